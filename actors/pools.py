@@ -279,12 +279,14 @@ class PoolInterface(Protocol[A_co]):
     async def call_all(
         self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> list[Answer[R]]:
-        """Call a method of all members in parallel, and wait for all answers."""
+        """Call a method of all members in parallel, and wait for all answers. A member on a node
+        that cannot be reached at the moment is not called: its answer is a `NodeUnreachableError`.
+        """
         ...
 
     def choose(self, routing: Routing = "least-loaded", *, key: Hashable = None) -> A_co:
         """The handle of one member; "hash" gives the same one for the same `key` while the members
-        stay the same. Raises `EmptyPoolError`.
+        stay the same, and their nodes can be reached. Raises `EmptyPoolError`.
         """
         ...
 

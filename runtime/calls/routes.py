@@ -390,6 +390,17 @@ class Routes:
         return Route(address, place, prefix, link, self.table(link))
 
 
+def passed_over(address: Address, method: str) -> NodeUnreachableError:
+    """Return the error of a member that is not called because its node is unreachable."""
+    return NodeUnreachableError(
+        f"{address.name}.{method} was not called: node {address.node} cannot be reached at the "
+        "moment",
+        actor=address.name,
+        method=method,
+        node=address.node,
+    )
+
+
 def left_meanwhile(place: CallPlace) -> StaleEpochError:
     """Return the error of a call whose turn on its link has come too late."""
     return StaleEpochError(

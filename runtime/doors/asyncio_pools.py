@@ -244,6 +244,7 @@ class AioPool(Generic[A]):
         kept = await self._door.wait(lambda: self._pool.submit(method, *args, **kwargs))
         return self._door.reference(kept)
 
+    @documented_as(Pool.call_all)
     async def call_all(
         self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> list[Answer[R]]:

@@ -203,6 +203,7 @@ class BlockingPool(ProcessBound, Generic[A]):
             self._door.wait(lambda: self._pool.submit(method, *args, **kwargs), A_CALL)
         )
 
+    @documented_as(Pool.call_all)
     def call_all(
         self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> list[Answer[R]]:

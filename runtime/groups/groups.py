@@ -21,7 +21,6 @@ from actors.errors import (
     DecodeError,
     EmptyGroupError,
     LeaseLostError,
-    NodeUnreachableError,
     StoreCompactedError,
     StoreError,
     StoreOutcomeUnknownError,
@@ -34,6 +33,7 @@ from actors.own_logger import own_logger
 from actors.short_repr import short_repr
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
+from runtime.calls.routes import passed_over
 from runtime.environment import Environment, first
 from runtime.groups.memberships import (
     GroupMembership,
@@ -539,7 +539,8 @@ class ProcessGroup(Generic[A]):
         async def call(index: int, one: GroupMembership, bound: BoundMethod[P, R]) -> None:
             # Before it takes one of the places: it would keep it until its deadline.
             if self._is_unreachable(one.address.node_id):
-                answers[index] = Answer(self._handle(one), None, _passed_over(one, bound))
+                error = passed_over(one.address, bound._definition.name)
+                answers[index] = Answer(self._handle(one), None, error)
                 return
             async with limit:
                 try:
@@ -604,16 +605,6 @@ class ProcessGroup(Generic[A]):
             if options.is_default
             else handle.options(timeout=options.timeout, retry=options.retry)
         )
-
-
-def _passed_over(one: GroupMembership, bound: BoundMethod[..., Any]) -> NodeUnreachableError:
-    name, method, node = one.address.name, bound._definition.name, one.address.node
-    return NodeUnreachableError(
-        f"{name}.{method} was not called: node {node} cannot be reached at the moment",
-        actor=name,
-        method=method,
-        node=node,
-    )
 
 
 class GroupWatch(Generic[A]):

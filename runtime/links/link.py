@@ -124,6 +124,10 @@ class Link(Outbound):
         """When `MUCH_RECEIVED` bytes or more last arrived at once: more may wait unread."""
         self.lost_at: float | None = None
         """When the latest connection broke, while there is none."""
+        self.dialled_at: float | None = None
+        """When the first dial began, until the first connection stands."""
+        self.failed_at: float | None = None
+        """When a dial had first reached no address at all, until the first connection stands."""
         self.dial_errors: dict[str, str] = {}
         """Why the latest dial of each address came to nothing; empty while a connection stands."""
         self.unanswered = 0
@@ -202,6 +206,21 @@ class Link(Outbound):
             self.lending.on_beat()
         self.acknowledge(at_once=True)
 
+    def on_dialled(self) -> None:
+        """Note that an address is dialled from now on."""
+        if self._is_unconnected and self.dialled_at is None:
+            self.dialled_at = trio.current_time()
+
+    def on_unanswered(self) -> None:
+        """Note that no connection came about at any of the addresses."""
+        if self._is_unconnected and self.failed_at is None:
+            self.failed_at = trio.current_time()
+
+    @property
+    def _is_unconnected(self) -> bool:
+        """True before the first connection. After it, `lost_at` says what there is to say."""
+        return self._connection is None and self.lost_at is None
+
     def undialled(self) -> str:
         """Return the addresses that could not be reached, each with the reason."""
         return "; ".join(with_address(address, why) for address, why in self.dial_errors.items())
@@ -218,7 +237,7 @@ class Link(Outbound):
             "this side has acknowledged"
         )
         sent_again = self._begin_writing(connection, peer_received, first)
-        self.lost_at = None
+        self.lost_at = self.dialled_at = self.failed_at = None
         self.dial_errors.clear()
         # The event of the connection before was set when that was lost: no task waits for it.
         self._down = trio.Event()
@@ -337,6 +356,7 @@ class Link(Outbound):
         assert self.connected == (not self._down.is_set())
         assert self.connected or not self._unheard, "frames come over a connection"
         assert self.lost_at is None or not self.connected
+        assert self._is_unconnected or (self.dialled_at is None and self.failed_at is None)
 
     async def _read(self, connection: Connection, reader: FrameReader) -> None:
         # In the context of this task: tasks that handlers start must not get that of the task which

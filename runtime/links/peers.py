@@ -10,6 +10,7 @@ ended.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -395,12 +396,33 @@ class Peers:
         """True if the peer could not be reached for longer than a redial takes. It may be alive:
         only the store decides that a node is dead.
         """
+        return self.unreachable_since(peer) is not None
+
+    def unreachable_since(self, peer: NodeId) -> float | None:
+        """Since when a peer that `is_unreachable` could not be reached; None for any other.
+
+        A peer that was never connected counts from its first dial that no address has answered. A
+        dial with neither a connection nor a refusal may take as long as a connection may be silent.
+        """
         link = self.links.get(peer)
-        return (
-            link is not None
-            and link.lost_at is not None
-            and self._environment.now() - link.lost_at > self._timings.unreachable_after
-        )
+        if link is None or link.connected:
+            return None
+        now = self._environment.now()
+        since = link.failed_at if link.lost_at is None else link.lost_at
+        if since is not None and now - since > self._timings.unreachable_after:
+            return since
+        # Also while handshakes fail: connections that do not last are normal where many nodes meet.
+        began = link.dialled_at
+        return began if began is not None and now - began > self._timings.silence else None
+
+    def unsent_since(self, peer: NodeId) -> float:
+        """What was posted to the peer after this time, and is not answered, was handed to no
+        connection: none has stood since. Infinite while one stands, or if there is no link.
+        """
+        link = self.links.get(peer)
+        if link is None or link.connected:
+            return math.inf
+        return -math.inf if link.lost_at is None else link.lost_at
 
     async def beat(self) -> None:
         """Acknowledge, ping and watch for silence, for ever. A late turn of our own loop is not
@@ -685,6 +707,9 @@ class Peers:
         for address in addresses:
             if await self._dialled(link, address):
                 return True
+        # Without an error the dial was cancelled: a connection that the peer has made is near.
+        if link.unanswered and link.dial_errors:
+            link.on_unanswered()
         return False
 
     async def _dialled(self, link: Link, address: str) -> bool:
@@ -701,6 +726,7 @@ class Peers:
                 self._dialling[link] = scope
                 await self._turns.wait()
                 with self._turns.begin() as turn:
+                    link.on_dialled()
                     connection = await self._connected(address)
                     self._turns.on_connected(turn)
                     link.unanswered = 0

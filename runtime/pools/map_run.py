@@ -62,6 +62,7 @@ from runtime.calls.arguments import refused
 from runtime.calls.error_codec import RAISED as RAISED_CODE
 from runtime.calls.error_codec import CallPlace, place_of, rebuild
 from runtime.hosting.running_batch import RAISED, REFUSED, RETURNED, UNSENDABLE
+from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.pools.batch_sizes import Batch
 from runtime.pools.journal_driver import JournalDriver
 from runtime.pools.map_schedule import MapSchedule
@@ -180,6 +181,11 @@ class MapRun:
         """What the source's reader waits for, while it does."""
         self._result = trio.Event()
         self._resting: set[ActorId] = set()
+        self._away: set[ActorId] = set()
+        """Members of which the latest look has found the nodes unreachable."""
+        self._looked_at = -math.inf
+        self._scopes: dict[int, trio.CancelScope] = {}
+        """Of the calls of batches, by the batches' numbers."""
         self._asked_at = -math.inf
         self._pulled = 0
         self._hungry = True
@@ -419,7 +425,7 @@ class MapRun:
             await self._members.wait_changed()
 
     def _see_members(self) -> None:
-        present = set(self._members.present())
+        present = set(self._members.present()) - self._away
         for member in sorted(present - self._resting):
             self.schedule.on_member(member, self._members.node_of(member))
         for known in self.schedule.known():
@@ -437,6 +443,7 @@ class MapRun:
             with trio.move_on_after(max(0.0, wait)):
                 await self._wake.wait()
             self._wake = trio.Event()
+            self._look_at_nodes(now())
             while schedule.has_work:
                 # Each of them gets one before any gets another.
                 taken = [self._hand_out(nursery, cast("ActorId", one)) for one in schedule.askers()]
@@ -448,6 +455,42 @@ class MapRun:
             if schedule.has_work and now() >= self._asked_at + DEMAND_SECONDS:
                 self._asked_at = now()
                 nursery.start_soon(self._members.ask_for, schedule.members + schedule.backlog)
+
+    def _look_at_nodes(self, now: float) -> None:
+        """See which members can be reached: the others get no items, and those that wait to be sent
+        to them go to members that can.
+        """
+        if now < self._looked_at + LOOK_SECONDS:
+            return
+        self._looked_at = now
+        away = self._members.out_of_reach()
+        if away != self._away:
+            self._away = away
+            self._see_members()
+        for member in self.schedule.known():
+            self._take_back(cast("ActorId", member), now)
+
+    def _take_back(self, member: ActorId, now: float) -> None:
+        """Take back what is with a member whose node is unreachable, as far as that is allowed."""
+        peers, place = self._members.endpoint.peers, self._members.place_of(member)
+        since = None if place is None else peers.unreachable_since(place)
+        if place is None or since is None:
+            return
+        unsent_since = peers.unsent_since(place)
+        # A node whose loop a method blocks is silent as well, and dead only after so long: repeated
+        # before, an item that blocks would block one member after the other.
+        patience = BLOCKED_LIMIT_SECONDS + self._members.environment.timings.lease
+        for batch in self.schedule.batches_of(member):
+            scope = self._scopes.get(batch.number)
+            if scope is None:
+                # Its task has not run yet, and would send it all the same.
+                continue
+            sent = batch.sent_at <= unsent_since
+            if self.schedule.may_take_back(sent=sent, seconds=now - since, patience=patience):
+                # Both in one step: trio withdraws the call of a parked task at once, and no
+                # connection can open in between and take it along.
+                self.schedule.on_taken_back(batch, sent=sent)
+                scope.cancel()
 
     @property
     def _looks(self) -> bool:
@@ -467,7 +510,10 @@ class MapRun:
         member = cast("ActorId", batch.member)
         schedule, now = self.schedule, self._members.environment.now
         try:
-            await self._call(batch, member)
+            # Cancelled if the batch is taken back.
+            with trio.CancelScope() as scope:
+                self._scopes[batch.number] = scope
+                await self._call(batch, member)
         except EncodeError as error:
             schedule.on_unsendable(batch, self._unsendable(batch, error))
         except FilterRefusedError as error:
@@ -489,6 +535,8 @@ class MapRun:
                 self._rest(nursery, member)
         except RemoteError as error:
             schedule.on_failed(batch, error, now())
+        finally:
+            self._scopes.pop(batch.number, None)
         self._result.set()
         self._finished.set()
         # At once, without another task: the member is idle, or will be soon.

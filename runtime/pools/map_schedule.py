@@ -188,10 +188,8 @@ class MapSchedule:
     # The members
 
     def on_member(self, member: Hashable, place: str = "") -> None:
-        """Note that a member may take items from now on; `place`: its node. Does nothing if the
-        member is known.
-        """
-        self._members.setdefault(member, MemberPace(place=place))
+        """Note that a member may take items from now on, perhaps again; `place`: its node."""
+        self._members.setdefault(member, MemberPace(place=place)).draining = False
 
     def on_drained(self, member: Hashable) -> None:
         """Note that the member takes no more items: it may finish those that it has, or has ended,
@@ -205,6 +203,11 @@ class MapSchedule:
     def known(self) -> list[Hashable]:
         """Return all members that may take items, or have some."""
         return list(self._members)
+
+    def batches_of(self, member: Hashable) -> list[Batch]:
+        """Return the batches that are with a member, in the order in which they were sent."""
+        pace = self._members.get(member)
+        return [] if pace is None else list(pace.batches.values())
 
     def askers(self) -> list[Hashable]:
         """Return the members that would take a batch, the idle ones first."""
@@ -279,8 +282,7 @@ class MapSchedule:
         """Return batches to recall now, because members are idle and nothing waits: the members
         that have them give back what they have not started. Each batch is named once.
         """
-        idle = sum(not pace.batches and not pace.draining for pace in self._members.values())
-        if not idle or self._waiting:
+        if not self._lacks_items:
             return []
         found: list[Batch] = []
         for pace in self._members.values():
@@ -299,7 +301,35 @@ class MapSchedule:
                     found.append(batch)
         return found
 
+    def may_take_back(self, *, sent: bool, seconds: float, patience: float) -> bool:
+        """True if a batch may be taken from a member that was unreachable for so many `seconds`.
+
+        What was not `sent` can always go to another member. What was sent may be running: it is
+        repeated only with leave, and after so much `patience` if another member is idle, because
+        most connections come back before.
+        """
+        return not sent or (self._repeats and seconds > patience and self._lacks_items)
+
+    @property
+    def _lacks_items(self) -> bool:
+        """True if a member is idle, and no item waits."""
+        return not self._waiting and any(
+            not pace.batches and not pace.draining for pace in self._members.values()
+        )
+
     # Events of batches
+
+    def on_taken_back(self, batch: Batch, *, sent: bool) -> None:
+        """Note that the batch is not waited for any more, because its member is unreachable.
+        `sent`: it may run there all the same.
+        """
+        if batch.number not in self._batches:
+            return
+        self._close(batch)
+        if not sent:
+            for item in batch.items:
+                item.attempts -= 1
+        self._waiting.put_back(batch.items)
 
     def on_recalled(self, batch: Batch, started: int) -> None:
         """Note that the member has started so many of the batch's items, and starts no more."""

@@ -22,7 +22,7 @@ from actors.errors import (
     StoreError,
 )
 from actors.handle import Handle
-from actors.identifiers import ActorId
+from actors.identifiers import ActorId, NodeId
 from actors.method import Address
 from actors.options import SpawnChanges
 from actors.own_logger import own_logger
@@ -171,6 +171,18 @@ class PoolMembers:
         """The members that take items."""
         return self._addresses
 
+    def out_of_reach(self) -> set[ActorId]:
+        """Those of them whose nodes cannot be reached at the moment."""
+        is_unreachable = self.endpoint.peers.is_unreachable
+        return {
+            member for member, address in self._addresses.items() if is_unreachable(address.node_id)
+        }
+
+    def reachable(self) -> list[ActorId]:
+        """The members on nodes that can be reached at the moment; all if there is none."""
+        away = self.out_of_reach()
+        return [one for one in self._addresses if one not in away] or list(self._addresses)
+
     def handle(self, member: ActorId) -> Any:
         """Return a handle of this epoch of a member, for the methods of its class and of batches.
         Raises ActorNotFoundError if it is no member any more.
@@ -204,12 +216,17 @@ class PoolMembers:
 
     def node_of(self, member: ActorId) -> str:
         """Return the name of a member's node; "" if it is not known."""
+        place = self.place_of(member)
+        return "" if place is None else place.name
+
+    def place_of(self, member: ActorId) -> NodeId | None:
+        """Return the node of a member, with its incarnation; None if it is not known."""
         address = self._addresses.get(member)
         if address is None:
             # It is no member any more, and still has items.
             found = self._handles.get(member)
             address = found.address if found is not None else None
-        return address.node if address is not None else ""
+        return None if address is None else address.node_id
 
     def depth(self, member: ActorId) -> int:
         """How many calls a member has, as far as this node knows."""

@@ -59,6 +59,7 @@ from actors.process_bound import ProcessBound
 from actors.reference import Reference
 from actors.retry import RetryPolicy, check_whole_number
 from actors.short_repr import short_repr
+from runtime.calls.routes import passed_over
 from runtime.environment import first
 from runtime.membership.journals import Journals, check_journal_name
 from runtime.pools.batch_sizes import KnownPace
@@ -386,8 +387,8 @@ class Pool(ProcessBound, Generic[A]):
     async def submit(
         self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> Reference[R]:
-        """Call a method of the member with the least to do; returns a reference to the result,
-        which stays there. Raises `EmptyPoolError`.
+        """Call a method of the member with the least to do, as `choose` finds it; returns a
+        reference to the result, which stays there. Raises `EmptyPoolError`.
         """
         with CHECKS:
             definition = self._definition(method)
@@ -398,14 +399,20 @@ class Pool(ProcessBound, Generic[A]):
     async def call_all(
         self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> list[Answer[R]]:
-        """Call a method of all members, side by side, and wait for all answers."""
+        """Call a method of all members, side by side, and wait for all answers. A member whose node
+        cannot be reached at the moment is not called: its answer is a `NodeUnreachableError`.
+        """
         with CHECKS:
             definition = self._definition(method)
-        present = sorted(self._members.present())
+        present, away = sorted(self._members.present()), self._members.out_of_reach()
         answers: list[Answer[R] | None] = [None] * len(present)
 
         async def call(index: int, member: ActorId) -> None:
             handle = self._members.public_handle(member)
+            if member in away:
+                error: CallError = passed_over(handle.address, definition.name)
+                answers[index] = Answer(handle, None, error)
+                return
             try:
                 value = await getattr(handle, definition.name)(*args, **kwargs)
                 answers[index] = Answer(handle, value)
@@ -426,7 +433,11 @@ class Pool(ProcessBound, Generic[A]):
         """The handle of one member: of two random ones that with fewer calls ("least-loaded"), each
         in turn, any at random, or, for "hash", always the same one for a `key` while the members
         are the same. The calls are those that this node has made by handles of this pool, and
-        those of others, as the latest reply has said. Raises `EmptyPoolError`.
+        those of others, as the latest reply has said.
+
+        Members whose nodes cannot be reached at the moment are passed over, also by "hash", as if
+        they were gone. If that is so of all, one of all is chosen: a call to it waits for its node.
+        Raises `EmptyPoolError`.
         """
         with CHECKS:
             member = self._chosen(routing, key)
@@ -554,7 +565,7 @@ class Pool(ProcessBound, Generic[A]):
 
     def _chosen(self, routing: str, key: Hashable) -> ActorId:
         self._check()
-        present = list(self._members.present())
+        present = self._members.reachable()
         if not present:
             problem = self._members.view.problem
             raise EmptyPoolError(

@@ -22,6 +22,7 @@ from runtime import open_node
 from runtime.groups.groups import GROUP_LOOK_SECONDS
 from runtime.node import Node, internals_of
 from runtime.simulation import Simulation, simulate
+from runtime.simulation.runs import cluster_of
 from runtime.testing import Platform
 from tests.breakable_network import BreakableNetwork
 from tests.groups.actors_used import Reader
@@ -274,3 +275,59 @@ async def test_members_whose_node_cannot_be_reached_are_passed_over() -> None:
             }
             assert answers["beyond"].value == ["first", "second"]
             assert isinstance(answers["there"].error, NodeUnreachableError)
+
+
+async def test_members_of_a_node_that_was_never_reached_are_passed_over() -> None:
+    network = BreakableNetwork()
+    async with (
+        open_pair(None, Platform(network=network)) as pair,
+        open_node("beyond", join=pair.here.address, secret=SECRET) as beyond,
+    ):
+        here, there = pair.here, pair.there
+        await there.wait_for(3)
+        [unmet] = [member for member in there.members() if member.name == "beyond"]
+        network.cut(*unmet.addresses)
+        for node in (here, beyond):
+            await node.options(name=node.name).spawn(Reader, "news")
+        group = there.group("news", Reader)
+        await until_seen(group, ["here", "beyond"])
+        with trio.fail_after(60):
+            # The first contact: nothing is known about the node yet.
+            assert await group.broadcast(Reader.on_news, "first") == 2
+            await until(there.unreachable, "it is out of reach", lambda names: names == ("beyond",))
+            assert {group.choose().name for _ in range(50)} == {"here"}
+            assert await group.broadcast(Reader.on_news, "second") == 1
+            answers = {
+                answer.member.name: answer for answer in await group.call_all(Reader.wait_heard, 2)
+            }
+            assert answers["here"].value == ["first", "second"]
+            assert isinstance(answers["beyond"].error, NodeUnreachableError)
+            network.refused.clear()
+            await until(there.unreachable, "it is reached", lambda names: not names)
+            [member] = [one for one in group.members() if one.name == "beyond"]
+            assert await member.wait_heard(1) == ["first"], "what was sent has arrived"
+
+
+async def silent_at_first(simulation: Simulation) -> None:
+    """The first dial of a node gets neither a connection nor a refusal."""
+    cluster, node, name = cluster_of(simulation), simulation.node, simulation.nodes[-1]
+    await (await cluster.node(name)).options(name=name).spawn(Reader, "news")
+    group = node.group("news", Reader)
+    await until_seen(group, [name])
+    heal = cluster.partition([node.name], [name])
+    began, silence = simulation.now(), cluster.timings.silence
+    assert await group.broadcast(Reader.on_news, "first") == 1
+    await until(
+        node.unreachable, "it is out of reach", lambda names: names == (name,), seconds=60.0
+    )
+    assert silence < simulation.now() - began < silence + cluster.timings.beat
+    [answer] = await group.call_all(Reader.wait_heard, 1)
+    assert isinstance(answer.error, NodeUnreachableError)
+    heal()
+    await until(node.unreachable, "it is reached", lambda names: not names, seconds=60.0)
+    [answer] = await group.call_all(Reader.wait_heard, 1)
+    assert answer.value == ["first"]
+
+
+def test_a_node_that_was_never_reached_may_be_silent_for_as_long_as_a_connection() -> None:
+    simulate(silent_at_first, seeds=range(3), faults=())

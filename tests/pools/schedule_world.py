@@ -157,7 +157,9 @@ class World:
             self.results.append(result)
 
     def work(self, worker: Worker) -> None:
-        """A member asks, goes on, answers, is recalled, is told to leave, or dies."""
+        """A member asks, goes on, answers, is recalled, is told to leave, comes back, is out of
+        reach, or dies.
+        """
         what = self.draw.random()
         if what < 0.4:
             batch = self.schedule.take(worker.name, self.now)
@@ -178,10 +180,14 @@ class World:
             self.go_on(worker)
         elif what < 0.93:
             self.recall(worker)
-        elif what < 0.95:
+        elif what < 0.94:
             self.schedule.on_drained(worker.name)
-        elif what < 0.97:
+        elif what < 0.95:
+            self.schedule.on_member(worker.name)
+        elif what < 0.96:
             self.refuse(worker)
+        elif what < 0.97:
+            self.take_back(worker)
         else:
             self.die(worker)
 
@@ -238,6 +244,22 @@ class World:
         if worker.batches and not worker.done[worker.batches[-1].number]:
             batch = worker.batches.pop()
             self.schedule.on_refused(batch, NotExecutedError("too many"), gone=True)
+
+    def take_back(self, worker: Worker) -> None:
+        """It is out of reach: what was not sent to it is taken back, and what was with leave."""
+        if not worker.batches:
+            return
+        batch = worker.batches[-1]
+        done = worker.done[batch.number]
+        sent = bool(done) or self.draw.random() < 0.5
+        if sent and not self.repeats:
+            return
+        worker.batches.pop()
+        if sent:
+            self.tried.update(item.index for item in batch.items)
+            for item, _ in zip(batch.items, done, strict=False):
+                self.lost[item.index] += 1
+        self.schedule.on_taken_back(batch, sent=sent)
 
     def die(self, worker: Worker, begun: int | None = None) -> None:
         """All that it has not answered may have run."""

@@ -409,6 +409,49 @@ def test_a_drained_member_finishes_and_is_forgotten() -> None:
     assert schedule.known() == []
 
 
+def test_a_member_that_comes_back_takes_items_again_while_it_still_has_some() -> None:
+    schedule = filled(8, members=1, batch=2)
+    held = taken(schedule, "member-0", 0.0)
+    schedule.on_drained("member-0")
+    schedule.on_member("member-0")
+    answer(schedule, held)
+    assert indices(taken(schedule)) == [2, 3]
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_what_is_taken_back_is_run_by_another_member_and_its_late_answer_is_ignored(
+    sent: bool,
+) -> None:
+    schedule = filled(3, members=2, batch=3)
+    lost = taken(schedule, "member-0", 0.0)
+    schedule.on_drained("member-0")
+    schedule.on_taken_back(lost, sent=sent)
+    assert schedule.known() == ["member-1"]
+    again = taken(schedule, "member-1", 0.1)
+    assert indices(again) == [0, 1, 2]
+    assert schedule.counts(0.1).repeated == (3 if sent else 0), "what was not sent is not repeated"
+    schedule.on_done(lost, [(RETURNED, "late")] * 3, 0.01, 0.2)
+    schedule.on_done(again, [(RETURNED, "in time")] * 3, 0.01, 0.3)
+    assert {item.value for item in results(schedule)} == {"in time"}
+
+
+def test_what_was_sent_is_taken_back_only_with_leave_and_after_a_while_for_who_is_idle() -> None:
+    def may(schedule: MapSchedule, *, sent: bool = True, seconds: float = 6.0) -> bool:
+        return schedule.may_take_back(sent=sent, seconds=seconds, patience=5.0)
+
+    for repeats in (False, True):
+        schedule = filled(2, members=2, batch=1, repeats=repeats)
+        taken(schedule)
+        assert not may(schedule), "an item waits for the member that is idle"
+        assert may(schedule, sent=False)
+        other = taken(schedule, "member-1", 0.0)
+        assert not may(schedule), "no member is idle"
+        answer(schedule, other)
+        assert may(schedule) == repeats
+        assert not may(schedule, seconds=4.0)
+        assert may(schedule, sent=False, seconds=0.1)
+
+
 def test_a_member_that_leaves_an_item_out_of_its_answer_may_have_run_it() -> None:
     schedule = filled(2, batch=2)
     schedule.on_done(taken(schedule), [(RETURNED, 0)], 0.1, 1.0)
