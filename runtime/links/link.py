@@ -125,9 +125,8 @@ class Link(Outbound):
         self.lost_at: float | None = None
         """When the latest connection broke, while there is none."""
         self.dialled_at: float | None = None
-        """When the first dial began, until the first connection stands."""
         self.failed_at: float | None = None
-        """When a dial had first reached no address at all, until the first connection stands."""
+        """When a dial first began, and first reached no address: before the first connection."""
         self.dial_errors: dict[str, str] = {}
         """Why the latest dial of each address came to nothing; empty while a connection stands."""
         self.unanswered = 0
