@@ -473,7 +473,7 @@ class NodeInterface(Spawner, Protocol):
         - `kwargs`: arguments of the members' constructor by name. By default none.
 
         All options of `SpawnOptions` but `name`, `timeout` and `retry` hold for each member, such
-        as `isolation="process"` or `labels`. A pool without a name (None) ends with this node, and
+        as `isolation="process"` or `labels`. `idle_timeout` is refused. A pool without a name (None) ends with this node, and
         a named one when it is stopped. This node gets members only if no other can take them,
         because it drives the work.
 

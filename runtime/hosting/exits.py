@@ -76,8 +76,8 @@ def reason_of_crash(error: BaseException) -> ExitReason:
         return error.reason
     if issubclass(type(error), SystemExit):
         code: object = cast("Any", vars(SystemExit)["code"]).__get__(error)
-        if code is None or (type(code) is int and code == 0):
+        if code is None or (type(code) in (int, bool) and code == 0):
             # Like a process that exits with 0, so that actors end in the same way with and without
-            # isolation.
+            # isolation. To Python False is 0 here as well.
             return ExitReason(kind="normal", text="it exited with code 0")
     return ExitReason(kind="raised", text=summary_of(error), traceback=traceback_of(error))

@@ -1071,7 +1071,7 @@ class ActorHost:
         # consequence; here the traceback is logged at level INFO.
         level = (
             logging.INFO
-            if reason.kind == "normal" or cell.address.name in self.supervisors
+            if reason.is_normal or cell.address.name in self.supervisors
             else logging.ERROR
         )
         logger.log(

@@ -320,8 +320,8 @@ async def _run_child(settings: ChildSettings, filters: tuple[Filter, ...]) -> No
 
 
 async def _take(service: IsolationService, ticket: str) -> LaunchRequest:
-    """Take the launch request. If it cannot be read here, the node is told so, for whoever starts
-    the actor. Raises CallError.
+    """Take the launch request. If it cannot be read here, this process reports that to its node,
+    whose start of the actor fails then. Raises CallError.
     """
     try:
         return await service.take(ticket)

@@ -16,7 +16,7 @@ from actors.identifiers import NodeId
 from actors.method import Address
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
-from runtime.groups.groups import GROUP_RETRY_SECONDS, Followed
+from runtime.groups.groups import Followed
 from runtime.groups.memberships import GroupMembership
 from runtime.hosting.cell import ActorCell
 from runtime.isolation.node_api import NodeApi
@@ -25,6 +25,9 @@ FOLLOWED_GROUP_LOOK_SECONDS = 5.0
 """Seconds between two checks whether the actor still holds a group that is followed. A group is
 followed for at least that long.
 """
+
+GROUP_AGAIN_SECONDS = 0.5
+"""Seconds until the node is asked again for a group that it could not read."""
 
 
 class GroupsClient:
@@ -94,7 +97,7 @@ class GroupsClient:
                 # The node cannot read the group, as while the store is away. Or the connection to
                 # the node is gone, and soon this process: then this is cancelled.
                 self._fail(reference(), error)
-            await trio.sleep(GROUP_RETRY_SECONDS)
+            await trio.sleep(GROUP_AGAIN_SECONDS)
 
     def _fail(self, followed: Followed | None, error: CallError) -> None:
         """Tell those who wait for the group why it cannot be followed at the moment. Its members

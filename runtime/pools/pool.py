@@ -124,6 +124,12 @@ async def open_pool(
         raise TypeError(
             "a pool of a plain function takes no arguments for members: give them with each item"
         )
+    if options.idle_timeout is not None:
+        # A member that is not there is started again: to keep the size.
+        raise ValueError(
+            "members of a pool are started again whenever they end, so idle_timeout makes no "
+            "sense; give min and max for a pool that shrinks when it has little to do"
+        )
     spec = PoolSpec(
         member=member,
         args=(function,) if function else args,

@@ -321,7 +321,7 @@ class Codec:
         self, error: DecodeError, control: bytes, segments: Sequence[Segment] = ()
     ) -> UnreadablePlace | None:
         """Return where in a control part the value is for which `decode` has raised `error`; None
-        if that cannot be told. What comes before it is built once more: for answers to errors only.
+        if it cannot be found. What comes before it is built once more: for answers to errors only.
         """
         search = UnreadableSearch()
         take = _taker(segments)

@@ -149,6 +149,8 @@ class Victim(Actor):
             os._exit(0)
         elif how == "sys.exit 0":
             raise SystemExit(0)
+        elif how == "sys.exit False":
+            raise SystemExit(False)
         elif how == "sys.exit":
             raise SystemExit(4)
         elif how == "block":

@@ -217,7 +217,14 @@ async def test_isolated_children_that_fail_too_often_end_their_supervisor(node: 
 
 
 @pytest.mark.parametrize(
-    ("how", "isolation"), [("exit 0", "process"), ("sys.exit 0", "process"), ("sys.exit 0", "none")]
+    ("how", "isolation"),
+    [
+        ("exit 0", "process"),
+        ("sys.exit 0", "process"),
+        ("sys.exit 0", "none"),
+        ("sys.exit False", "process"),
+        ("sys.exit False", "none"),
+    ],
 )
 async def test_an_exit_with_0_is_a_normal_end_for_a_transient_child(
     node: Node, how: str, isolation: Any

@@ -184,7 +184,7 @@ async def test_while_the_store_is_away_a_group_is_unavailable_and_followed_again
         near = await node.spawn(Onlooker)
         await node.options(name="reader").spawn(Reader, "news")
         with monkeypatch.context() as patched:
-            patched.setattr(internals_of(node).groups._store, "range", away)
+            patched.setattr(internals_of(node).store, "range", away)
             for one in (onlooker, near):
                 for ask in (one.ask_all("news"), one.spread("news", "hello"), one.ready("news")):
                     with pytest.raises(RemoteError, match="the members of the group 'news'") as it:

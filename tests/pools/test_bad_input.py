@@ -271,6 +271,8 @@ async def test_bad_names_sizes_and_calls(pair: Pair) -> None:
         await pair.here.pool("locks", Squares, lock, size=1)
     with pytest.raises(ActorNotFoundError):
         await pair.here.lookup_pool("locks", Squares)
+    with pytest.raises(ValueError, match="idle_timeout makes no sense"):
+        await pair.here.pool("idle", Squares, size=1, idle_timeout=1.0)
     for size, says in (
         ({"size": 0}, "pool without members"),
         ({}, "a pool has one size"),
