@@ -5,7 +5,7 @@ taken, and no item runs twice for it that must not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import ClassVar
 
@@ -80,7 +80,7 @@ def is_cut_off(node: Node) -> bool:
 
 
 def place(member: Squares) -> str:
-    node: str = member.address.node  # type: ignore[attr-defined]
+    node: str = member.address.node
     return node
 
 
@@ -98,10 +98,7 @@ async def test_members_whose_node_cannot_be_reached_are_passed_over() -> None:
             await is_unreachable(divided.there)
             assert len(pool.members()) == 2
             for routing in ("least-loaded", "round-robin", "random", "hash"):
-                chosen = {
-                    place(pool.choose(routing, key=key))  # type: ignore[arg-type]
-                    for key in range(60)
-                }
+                chosen = {place(pool.choose(routing, key=key)) for key in range(60)}
                 assert chosen == {"there"}
             answers = {place(one.member): one for one in await pool.call_all(Squares.where)}
             assert answers["there"].value == "there"
@@ -189,7 +186,7 @@ class Slow(Actor):
 
 @asynccontextmanager
 async def map_while_divided(
-    simulation: Simulation, work: Callable[[Slow, int], Awaitable[int]]
+    simulation: Simulation, work: Callable[[int], int]
 ) -> AsyncIterator[tuple[list[int], Callable[[], None]]]:
     """A map that has lost the sight of one of its members while each of them has an item: what it
     has given so far, and what ends the partition. At the end the map is over.
