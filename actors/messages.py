@@ -17,7 +17,7 @@ from typing import Any, TypeVar, overload
 
 import attrs
 
-from actors.class_names import module_name, qualified_name
+from actors.class_names import module_name, own_attributes, qualified_name
 
 C = TypeVar("C", bound=type)
 
@@ -87,8 +87,9 @@ def message_type(cls: type) -> MessageType | None:
     """The mark of `cls` itself, or None. A subclass of a registered class is not registered by
     that.
     """
-    found = cls.__dict__.get(_MARK)
-    return found if isinstance(found, MessageType) else None
+    found = own_attributes(cls).get(_MARK)
+    # By its type: what stands there may be an object of the user's, whose `__class__` raises.
+    return found if type(found) is MessageType else None
 
 
 def import_path(cls: type) -> str:

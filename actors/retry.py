@@ -26,6 +26,7 @@ from typing import Final, Literal
 
 import attrs
 
+from actors.class_names import bases
 from actors.errors import (
     ActorNotFoundError,
     AlreadyAppliedError,
@@ -245,7 +246,7 @@ class RetryPolicy:
             return False
         if isinstance(error, RemoteError) and error.remote_type in self.retry_on:
             return True
-        return any(import_path(cls) in self.retry_on for cls in type(error).__mro__)
+        return any(import_path(cls) in self.retry_on for cls in bases(type(error)))
 
 
 WAIT_FOR_ACTOR: Final = RetryPolicy(max_retries=0, initial_delay=0.01, backoff=1.5, max_delay=1.0)

@@ -10,7 +10,7 @@ import reprlib
 from collections import deque
 from typing import Any, Final, cast
 
-from actors.class_names import class_name, qualified_name
+from actors.class_names import class_name, is_one_of, qualified_name
 
 MOST_OBJECTS: Final = 20_000
 """Objects in containers that are written in full, each as often as it is there."""
@@ -27,35 +27,45 @@ _SHORT: Final = reprlib.Repr()
 _SHORT.maxlevel = 4
 
 
-def is_boundless(value: object) -> bool:
+def is_boundless(value: object, most: int = MOST_OBJECTS) -> bool:
     """True for a container with more objects in it than are written in full, or that holds
     itself.
     """
-    if type(value) not in _CONTAINERS:
-        return False
-    left, waiting = MOST_OBJECTS, [cast("Any", value)]
+    return objects_in(value, most) > most
+
+
+def objects_in(value: object, most: int) -> int:
+    """Return how many objects are in a container and in those within it, each as often as it is
+    there; 0 for what is no container. Counts no further than to the first container with which
+    there are more than `most`.
+    """
+    if not is_one_of(type(value), _CONTAINERS):
+        return 0
+    count, waiting = 0, [cast("Any", value)]
     while waiting:
         one = waiting.pop()
-        left -= len(one)
-        if left < 0:
-            return True
-        waiting.extend(item for item in list(one) if type(item) in _CONTAINERS)
+        count += len(one)
+        if count > most:
+            break
+        waiting.extend(item for item in list(one) if is_one_of(type(item), _CONTAINERS))
         if type(one) is dict:
-            waiting.extend(item for item in list(one.values()) if type(item) in _CONTAINERS)
-    return False
+            values = list(one.values())
+            waiting.extend(item for item in values if is_one_of(type(item), _CONTAINERS))
+    return count
 
 
-def short_repr(value: object, most: int = MOST_CHARACTERS) -> str:
-    """`repr(value)`, with "..." for the most of a value that is boundless, and for what comes
-    after `most` characters. Of a value whose `__repr__` raises, its class and what was raised.
+def short_repr(value: object, most: int = MOST_CHARACTERS, objects: int = MOST_OBJECTS) -> str:
+    """`repr(value)`, with "..." for the most of a value that is boundless (see `is_boundless`;
+    `objects`: as many are written in full), and for what comes after `most` characters. Of a value
+    whose `__repr__` raises, its class and what was raised.
     """
-    if type(value) in _TEXTS:
+    if is_one_of(type(value), _TEXTS):
         # Cut before it is written: a text of 100 MB takes 100 ms.
         text = cast("str", value)
         shown = repr(text[:most])
         return shown if len(text) <= most else f"{shown}..."
     try:
-        shown = _SHORT.repr(value) if is_boundless(value) else repr(value)
+        shown = _SHORT.repr(value) if is_boundless(value, objects) else repr(value)
         # By `str`'s own methods: what `__repr__` returns may be of a class derived from it.
         if str.__len__(shown) <= most:
             return str.__str__(shown)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
-import itertools
 import math
 import os
 import re
@@ -25,9 +24,10 @@ from typing import Any, Final, Generic, TypeVar, cast, final
 import trio
 
 import actors
-from actors.class_names import class_name, qualified_name
+from actors.class_names import bases, class_name, is_one_of, own_attributes, qualified_name
 from actors.errors import UnderstudyError
-from actors.short_repr import is_boundless, short_repr
+from actors.short_repr import MOST_OBJECTS, objects_in, short_repr
+from runtime.printable import many
 from runtime.source_lines import known_line, module_of, places
 
 T = TypeVar("T")
@@ -42,6 +42,17 @@ FRAME_LINE: Final = re.compile(
 
 MOST_CHAINED = 200
 """Exceptions of a chain of causes and contexts that a traceback shows."""
+
+MOST_RELATED = 1000
+"""Members of groups, causes, contexts and notes of which a traceback is made. Python looks at the
+frames of each, also of those that it does not show.
+"""
+
+OBJECTS_OF_RELATED = 100
+"""Objects in containers that each of them writes, on average. One may write `MOST_OBJECTS`."""
+
+MOST_WRITTEN = 10
+"""Arguments of an exception that are written, where all of them would be too long."""
 
 MOST_TRACEBACK = 16 * 1024
 """Characters of a traceback that travel, or are written to a log."""
@@ -69,9 +80,7 @@ _CAUSE = cast("GetSetDescriptorType", vars(BaseException)["__cause__"])
 _CONTEXT = cast("GetSetDescriptorType", vars(BaseException)["__context__"])
 _ARGS = cast("Any", vars(BaseException)["args"])
 _MEMBERS = cast("Any", vars(BaseExceptionGroup)["exceptions"])
-
-_WRITE_ARGUMENTS: Final = frozenset(type.__getattribute__(cls, "__str__") for cls in BUILTIN)
-"""The ways in which exceptions of the interpreter write their arguments."""
+_DICT = cast("Any", vars(BaseException)["__dict__"])
 
 _CHECKED_IN: Final = frozenset({"runtime.isolation.base_node", "runtime.pools.pool"})
 """The modules of the methods that check what users give, where `CHECKS` lets errors end."""
@@ -191,19 +200,42 @@ def is_written_boundless(error: BaseException) -> bool:
     """True for an exception that would be written for very long: the interpreter writes its
     arguments, of which one holds the same containers again and again.
     """
-    return any(map(is_boundless, _ARGS.__get__(error))) and (
-        type.__getattribute__(type(error), "__str__") in _WRITE_ARGUMENTS
-    )
+    return _written_objects(error) > MOST_OBJECTS
+
+
+def _written_objects(error: BaseException) -> int:
+    """The objects in the arguments that are written for an exception; more than `MOST_OBJECTS` if
+    there are more.
+    """
+    # All arguments together: a million of them are as long as one with a million objects in it.
+    args: tuple[object, ...] = _ARGS.__get__(error)
+    return objects_in(args, MOST_OBJECTS) if args and _writes_arguments(type(error)) else 0
+
+
+def _writes_arguments(cls: type) -> bool:
+    """True if the interpreter writes instances of an exception class, by their arguments; it writes
+    groups by the number of their members.
+    """
+    for base in bases(cls):
+        if "__str__" in own_attributes(base):
+            return is_one_of(base, BUILTIN) and base is not BaseExceptionGroup
+    return False
 
 
 def _bounded(error: BaseException) -> str:
-    return ", ".join(map(short_repr, _ARGS.__get__(error)[:10]))
+    args: tuple[object, ...] = _ARGS.__get__(error)
+    texts = list(map(short_repr, args[:MOST_WRITTEN]))
+    if len(args) > MOST_WRITTEN:
+        texts.append(f"... ({many(len(args) - MOST_WRITTEN, 'more argument')} left out)")
+    return ", ".join(texts)
 
 
-def repr_of(value: object) -> str:
-    """`repr(value)`, fit for the wire, or what stands for it."""
+def repr_of(value: object, objects: int = MOST_OBJECTS) -> str:
+    """`repr(value)`, fit for the wire, or what stands for it. `objects`: as many are written of a
+    container, at most; see `short_repr`.
+    """
     return _shown(
-        lambda: short_repr(value, MOST_TEXT),
+        lambda: short_repr(value, MOST_TEXT, min(objects, MOST_OBJECTS)),
         lambda failure: (
             f"<a {qualified_name(type(value))} whose repr() raised {class_name(type(failure))}>"
         ),
@@ -318,14 +350,19 @@ def end_at_door(error: BaseException) -> None:
         end_with_users_part(error)
 
 
-def traceback_of(error: BaseException, most: int = MOST_TRACEBACK) -> str:
+def traceback_of(
+    error: BaseException, most: int = MOST_TRACEBACK, related: int = MOST_RELATED
+) -> str:
     """The traceback as text, from the user's first frame on, with causes and notes, of `most`
-    characters at most: what is left out is in the middle.
+    characters at most: what is left out is in the middle. With more than `related` members, causes
+    and notes, all of these are left out.
     """
     begin = users_part(traceback_object(error))
     # Python looks through all of a chain again for each of its exceptions: a chain that user code
     # has let grow without end would block the loop for minutes.
-    if left_out := _left_out(error):
+    if left_out := guarded(
+        lambda: _left_out(error, related), lambda failure: "(most of it is left out)\n"
+    ):
         return shortened(left_out + _shown(lambda: _bare_traceback(error), repr_of), most)
     return shortened(_formatted(error, begin), most)
 
@@ -377,19 +414,50 @@ def described_errors(
             waiting.extend([one.__cause__, one.__context__, *(one.exceptions or ())])
 
 
-def _left_out(error: BaseException) -> str:
+def _left_out(error: BaseException, related: int) -> str:
     """Return what a traceback says of the causes and contexts that it cannot show; "" if it shows
     all.
     """
     one: BaseException | None = error
     for _ in range(MOST_CHAINED + 1):
         if one is None:
-            return ""
-        if any(map(is_written_boundless, itertools.islice(leaves(one), MOST_CHAINED))):
+            break
+        one = _before(one)
+    else:
+        return f"(more than {MOST_CHAINED} causes and contexts of it are left out)\n"
+    count = objects = 0
+    for one in _related(error):
+        notes = _DICT.__get__(one).get("__notes__")
+        count += 1 + (len(notes) if type(notes) is list else 0)
+        if count > related:
+            what = f"more than {related:,} members, causes, contexts and notes of it"
+            return f"({what} are left out)\n"
+        written = _written_objects(one)
+        objects += written
+        if written > MOST_OBJECTS or objects > max(MOST_OBJECTS, related * OBJECTS_OF_RELATED):
             return "(its causes and contexts are left out: the text of one is too long)\n"
-        cause = cast("BaseException | None", _CAUSE.__get__(one))
-        one = cause if cause is not None else cast("BaseException | None", _CONTEXT.__get__(one))
-    return f"(more than {MOST_CHAINED} causes and contexts of it are left out)\n"
+    return ""
+
+
+def _before(error: BaseException) -> BaseException | None:
+    """The cause or the context of an exception."""
+    cause = cast("BaseException | None", _CAUSE.__get__(error))
+    return cause if cause is not None else cast("BaseException | None", _CONTEXT.__get__(error))
+
+
+def _related(error: BaseException) -> Iterator[BaseException]:
+    """The exception, its members, causes and contexts, and theirs, each once."""
+    waiting, seen = [error], {0}
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting.extend(members_of(one))
+        before = _before(one)
+        if before is not None:
+            waiting.append(before)
 
 
 def shortened(text: str, most: int) -> str:

@@ -455,7 +455,11 @@ class Dispatch:
     def _post_value(self, link: Link, invocation: Invocation, value: object, reply: Reply) -> None:
         # The actor may go on changing what it has returned, but for what is kept for references.
         self._post(
-            link, invocation.definition.name, reply, changing=not isinstance(value, StoredValue)
+            link,
+            invocation.definition.name,
+            reply,
+            # By its type: `isinstance` reads `__class__`, which is code of the user's.
+            changing=not issubclass(type(value), StoredValue),
         )
 
     def _refuse(self, link: Link, number: int, method: str, error: CallError) -> None:

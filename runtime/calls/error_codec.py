@@ -21,7 +21,7 @@ from typing import Any, SupportsIndex, cast
 import attrs
 
 from actors import errors
-from actors.class_names import bases, class_name
+from actors.class_names import bases, class_name, is_one_of
 from actors.errors import (
     ActorStartError,
     CallError,
@@ -35,13 +35,16 @@ from actors.errors import (
 from actors.handle import Handle
 from actors.messages import import_path, message_type
 from actors.reference import Reference
+from actors.short_repr import objects_in
 from runtime.hosting.cell import with_note
+from runtime.printable import many
 from runtime.user_errors import (
     BUILTIN,
     guarded,
     members_of,
     repr_of,
     sendable,
+    summary_of,
     text_of,
     traceback_of,
 )
@@ -64,6 +67,16 @@ RAISED = "raised"
 MOST_BYTES = 4 * 1024 * 1024
 """Bytes of all arguments and fields of one error. Those beyond are sent as their repr."""
 
+MOST_PARTS = 2048
+"""Arguments and fields of one error, with those of its members. Those beyond are left out, and
+counted: to find out whether one can be sent takes a hundred microseconds.
+"""
+
+MOST_OBJECTS = 256 * 1024
+"""Objects in the containers among them that are looked at, as far as they are counted without code
+of the user's. Those of too many objects are sent as a short repr.
+"""
+
 MOST_MEMBERS = 128
 """The most exceptions that the description of a group, with the groups in it, may have. Those
 beyond are left out, and counted.
@@ -80,6 +93,9 @@ MOST_OF_MEMBER = 4 * 1024
 """Characters of the repr of an argument that cannot be sent, and of the traceback of one member of
 a group.
 """
+
+RELATED_OF_MEMBER = 64
+"""Causes and notes of one member of a group, and members of its own, that its traceback shows."""
 
 _ORIGIN = "_understudy_origin"
 """The attribute in which a rebuilt error keeps its description, for sending it on and for
@@ -200,7 +216,20 @@ def raised_by_method(
     """
     if type(error) is PassedOnError:
         return RAISED, error.plain
-    return RAISED, _Description(size_of, trace_of).of(error, 0)
+    return RAISED, guarded(
+        lambda: _Description(size_of, trace_of).of(error, 0),
+        # Its parts are guarded one by one. Whatever is asked besides, the call gets an answer.
+        lambda failure: told_plainly(_least(error, failure)),
+    )
+
+
+def _least(error: BaseException, failure: BaseException) -> Plain:
+    """Return what is said of an error whose description has raised `failure`."""
+    return {
+        "type": import_path(type(error)),
+        "text": f"{text_of(error)} (describing it raised {summary_of(failure)})",
+        "traceback": traceback_of(error),
+    }
 
 
 def told_plainly(plain: Plain) -> Plain:
@@ -274,7 +303,7 @@ def plain_error(raised: RemoteError) -> UnderstudyError | None:
     """
     origin = _origin(raised)
     for base in bases(type(raised))[1:]:
-        if base in _OWN and origin is not None:
+        if is_one_of(base, _OWN) and origin is not None:
             error = cast(
                 "UnderstudyError",
                 build(base, _args(origin.plain), _fields(origin.plain), _notes(origin.plain)),
@@ -284,7 +313,9 @@ def plain_error(raised: RemoteError) -> UnderstudyError | None:
 
 
 class _Description:
-    """Describes one error, with the members of groups in it, as data of bounded size."""
+    """Describes one error, with the members of groups in it, as data of bounded size, and in
+    bounded time: an error may have millions of arguments, and the event loop waits.
+    """
 
     def __init__(
         self,
@@ -294,13 +325,18 @@ class _Description:
         self._size_of = size_of
         self._trace_of = trace_of
         self._bytes_left = MOST_BYTES
+        self._parts_left = MOST_PARTS
+        self._objects_left = MOST_OBJECTS
         self._members_left = MOST_MEMBERS
 
     def of(self, error: BaseException, depth: int) -> Plain:
         """Return the description of an error; `depth`: the number of groups around it."""
         cls = type(error)
         origin = _origin(error)
-        trace = self._trace_of(error) if depth == 0 else traceback_of(error, MOST_OF_MEMBER)
+        if depth == 0:
+            trace = self._trace_of(error)
+        else:
+            trace = traceback_of(error, MOST_OF_MEMBER, RELATED_OF_MEMBER)
         if origin is not None:
             # It was rebuilt from a description: that description travels on, with the notes that
             # were added since.
@@ -312,21 +348,24 @@ class _Description:
             return {**origin.plain, "notes": [*_notes(origin.plain), *added], "traceback": trace}
         members = members_of(error)
         text = self._said(text_of(error))
-        plain: Plain = {
+        notes = list(map(self._said, notes_of(error)))
+        plain: dict[str, Any] = {
             "type": import_path(cls),
             "text": text,
             "traceback": trace,
-            "notes": list(map(self._said, notes_of(error))),
+            "notes": notes,
         }
         if issubclass(cls, CallError):
             plain["args"] = [text]
         elif members:
             plain["args"] = [self._said(_message(error))]
         else:
-            plain["args"] = [self._portable(argument, depth) for argument in args_of(error)]
-        if message_type(cls) is not None or cls in BUILTIN or cls in _OWN:
+            plain["args"] = self._of_args(args_of(error), depth)
+        if message_type(cls) is not None or is_one_of(cls, BUILTIN) or is_one_of(cls, _OWN):
             fields = guarded(lambda: fields_of(error), lambda failure: {})
-            plain["fields"] = {name: self._portable(value, depth) for name, value in fields.items()}
+            plain["fields"] = self._of_fields(fields, depth)
+            if left_out := len(fields) - len(plain["fields"]):
+                plain["notes"] = [*notes, f"({many(left_out, 'more attribute')} left out)"]
         if members and depth < MOST_NESTING:
             plain["exceptions"] = self._of_members(members, depth)
         return plain
@@ -346,22 +385,57 @@ class _Description:
             described.append(self.of(member, depth + 1))
         return described
 
+    def _of_args(self, args: tuple[object, ...], depth: int) -> list[object]:
+        described: list[object] = []
+        for argument in args:
+            if not self._parts_left:
+                # In their place, so that who reads the text of the error sees it.
+                left_out = len(args) - len(described)
+                return [*described, f"... ({many(left_out, 'more argument')} left out)"]
+            self._parts_left -= 1
+            described.append(self._portable(argument, depth))
+        return described
+
+    def _of_fields(self, fields: dict[str, object], depth: int) -> dict[str, object]:
+        described: dict[str, object] = {}
+        for name, value in fields.items():
+            if self._parts_left and len(name) <= MOST_REPR:
+                self._parts_left -= 1
+                self._bytes_left -= len(name)
+                described[name] = self._portable(value, depth)
+        return described
+
     def _portable(self, value: object, depth: int) -> object:
         """Return the value if it can be sent at its depth in the description, else its repr."""
-        small = size_of_small(value)
-        if small and small <= self._bytes_left:
-            self._bytes_left -= small
-            return value
+        size: int | None = size_of_small(value)
+        if not size:
+            size = self._measured(value, depth)
+        if size is None or size > self._bytes_left:
+            return self._said(repr_of(value, self._objects_left)[:MOST_REPR])
+        self._bytes_left -= size
+        return value
+
+    def _measured(self, value: object, depth: int) -> int | None:
+        """Return the bytes that the value takes; None if it cannot be sent, or if it is not worth
+        the time to find out.
+        """
+        # To encode a text of a gigabyte takes seconds.
+        is_text = type(value) is str or type(value) is bytes
+        if (len(cast("str", value)) if is_text else 0) >= self._bytes_left:
+            return None
+        objects = objects_in(value, self._objects_left)
+        if objects > self._objects_left:
+            # Looked at in vain. The next one may be small, so something is left for it; all in all,
+            # no more than twice as many objects are looked at.
+            self._objects_left //= 2
+            return None
+        self._objects_left -= objects
         # Measured as deep as it will lie in the description, because the codec's limit on depth
         # counts from the outside.
         as_it_lies = value
         for _ in range(2 * depth + LEVELS):
             as_it_lies = [as_it_lies]
-        size = self._size_of(as_it_lies)
-        if size is None or size > self._bytes_left:
-            return repr_of(value)[:MOST_REPR]
-        self._bytes_left -= size
-        return value
+        return self._size_of(as_it_lies)
 
     def _said(self, text: str) -> str:
         """Return as much of a text as there is room for."""
@@ -469,7 +543,7 @@ class _Rebuilding:
             return self._plainly(plain, None, self._why_unknown(path) if "fields" in plain else "")
         if _looks_false(original):
             return self._plainly(plain, None)
-        if original not in BUILTIN:
+        if not is_one_of(original, BUILTIN):
             self._classes[path] = original
         return cast("RemoteError", build(_both(original), args, _fields(plain), _notes(plain)))
 
@@ -690,7 +764,7 @@ def _looks_false_anew(original: type) -> bool:
     return any(
         not _LOOKED_AT.isdisjoint(vars(base))
         for base in bases(original)
-        if base not in BUILTIN and base is not object
+        if not is_one_of(base, BUILTIN) and base is not object
     )
 
 

@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from actors.errors import CallError, EncodeError, ProtocolError, ReplyEncodeError
+from actors.errors import CallError, EncodeError, ProtocolError
 from actors.method import MethodDefinition
 from runtime.calls.error_codec import Plain, described, raised_by_method
 from runtime.calls.protocol import TENTATIVE, CallRequest
+from runtime.calls.replies import not_sent
 from runtime.hosting.cell import ActorCell, Invocation, ReplySink
 from runtime.hosting.client_quotas import REFERENCE_BYTES
 from runtime.hosting.held_bytes import ByteBudget, HeldBytes
@@ -122,11 +123,9 @@ class RetainedResultSink:
             return
         try:
             size = self._references.owned.resolve(self._state, value, self._check_size)
-        except EncodeError as error:
-            name = invocation.full_name
-            self.refused(
-                invocation, ReplyEncodeError(f"{name} ran, but its result cannot be sent: {error}")
-            )
+        except BaseException as error:  # noqa: ASYNC103  no checkpoint
+            refused = not_sent(f"{invocation.full_name} ran, but its result", error)
+            self.refused(invocation, refused)
         else:
             self._sink.value(invocation, size)
 

@@ -17,7 +17,6 @@ from actors.errors import (
     CallError,
     DecodeError,
     EncodeError,
-    ReplyEncodeError,
 )
 from actors.filters import CallKind
 from actors.method import Address
@@ -30,6 +29,7 @@ from runtime.calls.incoming_calls import ResultRetention
 from runtime.calls.one_way_failures import log_one_way_failure
 from runtime.calls.pending_calls import OutgoingRequest
 from runtime.calls.protocol import CallRequest
+from runtime.calls.replies import not_sent
 from runtime.calls.reply_handler import StreamCall
 from runtime.calls.stream_server import LocalStreamProducer
 from runtime.environment import Environment
@@ -188,14 +188,9 @@ class LocalCalls:
             return
         try:
             call.value = self._codec.copy(value)
-        except (EncodeError, DecodeError) as error:
-            call.error = _placed(
-                ReplyEncodeError(
-                    f"{call.place.actor}.{call.place.method} ran, but its result cannot be sent: "
-                    f"{error}"
-                ),
-                call.place,
-            )
+        except BaseException as error:  # noqa: ASYNC103  no checkpoint
+            what = f"{call.place.actor}.{call.place.method} ran, but its result"
+            call.error = _placed(not_sent(what, error), call.place)
         self._finish(call)
 
     def raised(self, invocation: Invocation, error: BaseException) -> None:
@@ -206,12 +201,11 @@ class LocalCalls:
         if call is None:
             log_one_way_failure(self._log, invocation, error)
         elif not call.finished:
-            code, plain = raised_by_method(error, self._codec.size_of)
             try:
-                plain = cast("Plain", self._codec.copy(plain))
-            except (EncodeError, DecodeError):
-                plain = told_plainly(plain)
-            call.error = rebuild(code, plain, call.place, self._find_class)
+                call.error = self._rebuilt(error, call.place)
+            except BaseException as failure:  # noqa: ASYNC103  no checkpoint
+                what = f"{call.place.actor}.{call.place.method} raised, but its error"
+                call.error = _placed(not_sent(what, failure), call.place)
             self._finish(call)
 
     def refused(self, invocation: Invocation, error: CallError) -> None:
@@ -220,6 +214,15 @@ class LocalCalls:
         if call is not None and not call.finished:
             call.error = _placed(error, call.place)
             self._finish(call)
+
+    def _rebuilt(self, error: BaseException, place: CallPlace) -> CallError:
+        """Return the error that a remote caller would get."""
+        code, plain = raised_by_method(error, self._codec.size_of)
+        try:
+            plain = cast("Plain", self._codec.copy(plain))
+        except (EncodeError, DecodeError):
+            plain = told_plainly(plain)
+        return rebuild(code, plain, place, self._find_class)
 
     def _finish(self, call: Waiting) -> None:
         call.finished = True

@@ -1,8 +1,19 @@
-"""Replies: outcomes of invocations as the frames that answer."""
+"""Replies: outcomes of invocations as the frames that answer.
+
+Nothing here raises but an interrupt of the process. When an outcome is encoded, its call is off the
+table of those that wait for an answer: it would wait for ever, and who had the outcome encoded is
+the task of a worker, which ends its node.
+"""
 
 from __future__ import annotations
 
-from actors.errors import AnswerDroppedError, CallError, EncodeError, ReplyEncodeError
+from actors.errors import (
+    AnswerDroppedError,
+    CallError,
+    DecodeError,
+    EncodeError,
+    ReplyEncodeError,
+)
 from runtime.calls.error_codec import Plain, describe, raised_by_method, told_plainly
 from runtime.calls.plain_errors import PlainErrorEncoder
 from runtime.calls.protocol import error_frame, own_copies, reply_frame
@@ -10,6 +21,7 @@ from runtime.hosting.cell import Invocation
 from runtime.links.link import Link
 from runtime.references.values import StoredValue
 from runtime.tracebacks import TracebackWriter
+from runtime.user_errors import is_interrupt, summary_of, text_of
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer, Outgoing
 from runtime.wire.plain_writer import ALIKE_FOR_ALL
@@ -42,10 +54,10 @@ class ReplyEncoder:
         """Encode the `value` that a method has returned; if it cannot be sent, an error that says
         why. `copied`: no code will change the segments; otherwise other tasks may.
         """
-        segments: list[Buffer] = (
-            [] if type(value) in ALIKE_FOR_ALL else Outgoing(link.peer.identity)
-        )
         try:
+            segments: list[Buffer] = (
+                [] if type(value) in ALIKE_FOR_ALL else Outgoing(link.peer.identity)
+            )
             encoded = self._codec.encode(value, segments, "result")
             if not segments:
                 if len(encoded) > SMALL_BYTES and link.backlog > 2 * link.most_backlog:
@@ -54,18 +66,14 @@ class ReplyEncoder:
             if link.backlog > 2 * link.most_backlog:
                 return self._dropped(number, link, invocation.full_name)
             # What is kept here is never changed.
-            unchanged = not copied or isinstance(value, StoredValue)
+            unchanged = not copied or issubclass(type(value), StoredValue)
             return (
                 reply_frame(number, encoded, segments),
                 tuple(segments) if unchanged else own_copies(segments),
             )
-        except EncodeError as error:
-            name = invocation.full_name
-            return self.of_error(
-                number,
-                link,
-                ReplyEncodeError(f"{name} ran, but its result cannot be sent: {error}"),
-            )
+        except BaseException as error:  # noqa: ASYNC103  no checkpoint
+            refused = not_sent(f"{invocation.full_name} ran, but its result", error)
+            return self.of_error(number, link, refused)  # noqa: ASYNC104
 
     def of_error(self, number: int, link: Link, error: CallError) -> Reply:
         """The runtime ended the call."""
@@ -73,17 +81,18 @@ class ReplyEncoder:
 
     def of_raised(self, number: int, link: Link, error: BaseException) -> Reply:
         """The method raised."""
-        encoded = self._plain_errors.encoded(error)
-        small = encoded is not None and len(encoded) <= SMALL_BYTES
-        if not small and link.backlog > 2 * link.most_backlog:
-            return self._dropped(number, link, "a method that raised")
-        if encoded is not None:
-            return error_frame(number, encoded), ()
-        return self._error(
-            number,
-            link,
-            *raised_by_method(error, self._codec.size_of, self._tracebacks.text_of),
-        )
+        try:
+            encoded = self._plain_errors.encoded(error)
+            small = encoded is not None and len(encoded) <= SMALL_BYTES
+            if not small and link.backlog > 2 * link.most_backlog:
+                return self._dropped(number, link, "a method that raised")
+            if encoded is not None:
+                return error_frame(number, encoded), ()
+            described = raised_by_method(error, self._codec.size_of, self._tracebacks.text_of)
+            return self._error(number, link, *described)
+        except BaseException as failure:  # noqa: ASYNC103  no checkpoint
+            refused = not_sent("the method raised, but its error", failure)
+            return self.of_error(number, link, refused)  # noqa: ASYNC104
 
     def _dropped(self, number: int, link: Link, what: str) -> Reply:
         text = (
@@ -97,10 +106,24 @@ class ReplyEncoder:
         try:
             encoded = self._codec.encode(code, segments) + self._codec.encode(plain, segments)
             return error_frame(number, encoded, segments), own_copies(segments)
-        except EncodeError:
+        except BaseException as error:  # noqa: ASYNC103  no checkpoint
+            if is_interrupt(error):
+                raise
             # Each part could be sent when it was looked at. Whatever has changed since then, the
             # call ends.
             segments = Outgoing(link.peer.identity)
             encoded = self._codec.encode(code, segments)
             encoded += self._codec.encode(told_plainly(plain), segments)
-            return error_frame(number, encoded, segments), own_copies(segments)
+            return error_frame(number, encoded, segments), own_copies(segments)  # noqa: ASYNC104
+
+
+def not_sent(what: str, error: BaseException) -> ReplyEncodeError:
+    """Return the error that ends a call whose outcome cannot be sent, because encoding it has
+    raised `error`. `what`: what ran, and its outcome. Raises `error` again if it is an interrupt of
+    the process.
+    """
+    if is_interrupt(error):
+        raise error
+    refused = issubclass(type(error), EncodeError | DecodeError)
+    why = text_of(error) if refused else f"looking at it raised {summary_of(error)}"
+    return ReplyEncodeError(f"{what} cannot be sent: {why}")

@@ -11,12 +11,13 @@ from collections.abc import AsyncGenerator, Hashable
 
 import trio
 
-from actors.errors import CallError, EncodeError, ReplyEncodeError
+from actors.class_names import is_one_of
+from actors.errors import CallError, DecodeError, EncodeError
 from actors.own_logger import own_logger
 from runtime.calls.flow_control import SendingWindow
 from runtime.calls.incoming_calls import IncomingCalls, ResultRetention, invocation_of
 from runtime.calls.protocol import CallRequest, answer_items, item_frame, own_copies, reply_frame
-from runtime.calls.replies import Reply, ReplyEncoder
+from runtime.calls.replies import Reply, ReplyEncoder, not_sent
 from runtime.calls.reply_handler import StreamCall
 from runtime.environment import Environment
 from runtime.hosting.cell import Invocation
@@ -101,7 +102,7 @@ class StreamProducer(ABC):
 
     @abstractmethod
     async def send(self, item: object) -> None:
-        """Send one item. Raises EncodeError."""
+        """Send one item. Raises EncodeError, or DecodeError for one that cannot be copied."""
 
     async def _send_all(
         self, name: str, invocation: Invocation, items: AsyncGenerator[object, None]
@@ -111,11 +112,8 @@ class StreamProducer(ABC):
         async for item in items:
             try:
                 await self.send(item)
-            except EncodeError as error:
-                invocation.sink.refused(
-                    invocation,
-                    ReplyEncodeError(f"{name} yielded an item that cannot be sent: {error}"),
-                )
+            except (EncodeError, DecodeError) as error:
+                invocation.sink.refused(invocation, not_sent(f"{name} yielded an item that", error))
                 break
             if not window.open:
                 # No await between this look and the parking: a credit that arrived in between would
@@ -155,7 +153,8 @@ class RemoteStreamProducer(StreamProducer):
     async def send(self, item: object) -> None:
         """Send an item over the link; waits while the link has no room."""
         link = self._link
-        segments: list[Buffer] = [] if type(item) in ALIKE_FOR_ALL else Outgoing(link.peer.identity)
+        alike = is_one_of(type(item), ALIKE_FOR_ALL)
+        segments: list[Buffer] = [] if alike else Outgoing(link.peer.identity)
         frame, size = item_frame(self._number, self._codec.encode(item, segments, "item"), segments)
         if segments:
             # Generators fill the same buffer again.
@@ -186,7 +185,7 @@ class LocalStreamProducer(StreamProducer):
 
     async def send(self, item: object) -> None:
         """Hand a copy of the item to the reader on this node."""
-        if type(item) in _NUMBERS:
+        if is_one_of(type(item), _NUMBERS):
             size = NUMBER_BYTES
         else:
             segments: list[Buffer] = []

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from actors.actor import Actor
+from actors.class_names import is_one_of
 from actors.errors import ArgumentLostError, FunctionNotImportableError
 from actors.method import method
 from actors.reference import by_value
@@ -102,4 +103,4 @@ async def _values(
 
 def _size_of(value: object) -> int | None:
     """How many bytes an argument of such an exception takes, None for what does not travel."""
-    return 1024 if type(value) in PLAIN else None
+    return 1024 if is_one_of(type(value), PLAIN) else None

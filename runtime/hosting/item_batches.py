@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from actors.actor import Actor
+from actors.class_names import class_name, is_one_of
 from actors.errors import BadArgumentsError, CallError, MethodNotFoundError, NotExecutedError
 from actors.method import MethodDefinition
 from actors.short_repr import short_repr
@@ -38,7 +39,7 @@ from runtime.hosting.running_batch import (
     RunningBatch,
 )
 from runtime.hosting.workers import TaskWorkers
-from runtime.user_errors import is_cancellation, is_interrupt, summary_of
+from runtime.user_errors import guarded, is_cancellation, is_interrupt, summary_of
 
 MOST_ITEMS = 65_536
 """The most items in a batch."""
@@ -307,7 +308,7 @@ class ItemBatches:
         outcomes = running.outcomes
         return running.seconds, [
             outcome
-            if outcome[0] == RETURNED and type(outcome[1]) in PLAIN
+            if outcome[0] == RETURNED and is_one_of(type(outcome[1]), PLAIN)
             else self._sendable(outcome)
             for outcome in outcomes
         ] + [[NOT_STARTED, None]] * (running.count - len(outcomes))
@@ -318,16 +319,20 @@ class ItemBatches:
             return [RAISED, self._describe(cast("BaseException", value))]
         if code == REFUSED:
             return [REFUSED, self._describe_refusal(cast("CallError", value))]
+        # Guarded as a whole: already to ask what it is runs code of its class and metaclass.
+        return guarded(
+            lambda: self._returned(outcome), lambda error: [UNSENDABLE, summary_of(error)]
+        )
+
+    def _returned(self, outcome: Outcome) -> Outcome:
+        value = outcome[1]
         if inspect.isawaitable(value):
             # A plain function that returns a coroutine (a decorated coroutine function): nothing
             # awaits it here.
             cast("Coroutine[Any, Any, object]", value).close()
             return [UNSENDABLE, "it is a coroutine that was not awaited"]
-        try:
-            fits = self._size_of(value) is not None
-        except Exception as error:  # whatever code of a user's type raises
-            return [UNSENDABLE, summary_of(error)]
-        return outcome if fits else [UNSENDABLE, f"a {type(value).__name__}"]
+        fits = self._size_of(value) is not None
+        return outcome if fits else [UNSENDABLE, f"a {class_name(type(value))}"]
 
 
 def _checked(cell: ActorCell, method: object, rows: object) -> tuple[MethodDefinition, Rows]:

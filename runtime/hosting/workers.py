@@ -22,6 +22,7 @@ from typing import Any, Final
 import trio
 
 from actors.call_context import CURRENT
+from actors.class_names import is_one_of
 from actors.errors import (
     ArgumentLostError,
     BadArgumentsError,
@@ -62,6 +63,9 @@ OF_ASYNCIO: Final = (
     "trio.run received unrecognized yield message",
 )
 """How errors begin where a method uses a library of asyncio."""
+
+_ADVISED: Final = frozenset({RuntimeError, TypeError, AttributeError})
+"""Exact classes of errors that get such a note."""
 
 NOT_IN_A_THREAD: Final = (
     "a plain `def` method runs in a thread, where trio runs no loop: write the method as "
@@ -145,8 +149,7 @@ def _advise(error: BaseException) -> None:
     """
     # Only at what asyncio and trio themselves raise, which has no notes: nothing of a user's class
     # is run.
-    expected = (RuntimeError, TypeError, AttributeError)
-    if type(error) in expected and not hasattr(error, "__notes__"):
+    if is_one_of(type(error), _ADVISED) and not hasattr(error, "__notes__"):
         text = error.args[0] if len(error.args) == 1 else None
         if type(text) is not str:
             return

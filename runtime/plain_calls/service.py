@@ -28,10 +28,8 @@ from actors.errors import (
     CallTimeoutError,
     DeadlineExceededError,
     DecodeError,
-    EncodeError,
     MethodNotExposedError,
     OutcomeUnknownError,
-    ReplyEncodeError,
     outcome_of,
 )
 from actors.messages import message
@@ -41,6 +39,7 @@ from actors.short_repr import short_repr
 from runtime.calls.admission import AccessRequest, CallAdmission
 from runtime.calls.client import CallClient
 from runtime.calls.error_codec import Plain, described, raised_by_method
+from runtime.calls.replies import not_sent
 from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.completion_records import (
@@ -61,7 +60,7 @@ from runtime.plain_calls.keyed_calls import (
 )
 from runtime.plain_calls.plain_values import decoded, encoded, plain
 from runtime.plain_calls.schemas import PlainArguments, SchemaWriter, arguments_of
-from runtime.user_errors import guarded, summary_of
+from runtime.user_errors import guarded
 from runtime.wire.codec import Codec
 
 T = TypeVar("T")
@@ -463,16 +462,11 @@ class PlainCallService(Actor):
 
     def _value(self, cell: ActorCell, definition: MethodDefinition, value: object) -> PlainOutcome:
         # Values of users' classes are looked at, which may raise anything.
-        def refused(error: BaseException) -> PlainOutcome:
-            what = str(error) if isinstance(error, EncodeError) else summary_of(error)
-            return described_error(
-                ReplyEncodeError(
-                    f"{cell.address.name}.{definition.name} ran, but its result cannot be sent: "
-                    f"{what}"
-                )
-            )
-
-        return guarded(lambda: PlainOutcome("value", encoded(value)), refused)
+        name = f"{cell.address.name}.{definition.name}"
+        return guarded(
+            lambda: PlainOutcome("value", encoded(value)),
+            lambda error: described_error(not_sent(f"{name} ran, but its result", error)),
+        )
 
     def _described(self, error: CallError) -> PlainOutcome:
         if outcome_of(error) != "raised":

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 import attrs
 import trio
 
+from actors.class_names import is_one_of, module_name
 from actors.errors import (
     ActorDiedError,
     ActorNotFoundError,
@@ -116,6 +117,9 @@ NUMBERS = frozenset({bool, float, int, type(None)})
 
 PAIR_TYPES = frozenset({list, tuple})
 """Types in which members report on an item: members of earlier versions send tuples."""
+
+_CONTAINERS = PAIR_TYPES | {dict}
+_SEQUENCES = frozenset({bytes, bytearray, str})
 
 _ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
 """What a reader's loop takes for the end of the results. As a generator does, a map raises another
@@ -673,16 +677,16 @@ def weight(value: object) -> int:
     or containers of them.
     """
     kind = type(value)
-    if kind in NUMBERS:
+    if is_one_of(kind, NUMBERS):
         return 8
-    if kind in (bytes, bytearray, str):
+    if is_one_of(kind, _SEQUENCES):
         return len(cast("bytes", value))
-    if kind in (list, tuple):
+    if is_one_of(kind, PAIR_TYPES):
         items = cast("list[object]", value)
         return 8 * len(items) + sum(
-            weight(item) for item in items[:100] if type(item) not in (list, tuple, dict)
+            weight(item) for item in items[:100] if not is_one_of(type(item), _CONTAINERS)
         )
-    size = getattr(value, "nbytes", 0) if kind.__module__ == "numpy" else 0
+    size = getattr(value, "nbytes", 0) if module_name(kind) == "numpy" else 0
     return size if isinstance(size, int) else 0
 
 
@@ -695,7 +699,7 @@ def total_weight(values: Sequence[object]) -> int:
 
 def is_pair(value: object) -> bool:
     """True for two values, as an error of the runtime is described."""
-    return type(value) in PAIR_TYPES and len(cast("list[object]", value)) == 2
+    return is_one_of(type(value), PAIR_TYPES) and len(cast("list[object]", value)) == 2
 
 
 def checked_answer(answer: object, count: int) -> tuple[float, list[int], list[object]]:

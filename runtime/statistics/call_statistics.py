@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from actors import errors
+from actors.class_names import bases, is_one_of
 from actors.errors import CallError, MethodNotFoundError, UnderstudyError, outcome_of
 from actors.method import Address
 from runtime.statistics.histograms import BOUNDS, Histogram
@@ -83,8 +84,9 @@ def reason_of(error: BaseException) -> str:
     """The reason of an outcome as a label: the name of the error's class in `actors.errors`, or of
     the nearest one there that it derives from. So the number of reasons is bounded.
     """
-    for cls in type(error).__mro__:
-        if cls in _REASONS:
+    # The class of an error that was rebuilt may have a metaclass of the user's.
+    for cls in bases(type(error)):
+        if is_one_of(cls, _REASONS):
             return cls.__name__
     return OTHER
 

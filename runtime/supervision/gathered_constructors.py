@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from actors.actor import Actor, Member
-from actors.class_names import class_name
+from actors.class_names import class_name, is_one_of
 from actors.errors import ActorClassError, EncodeError, MethodNotFoundError, OutcomeUnknownError
 from actors.identifiers import NodeId
 from actors.messages import import_path, path_by_file
@@ -69,7 +69,7 @@ def _is_plain(value: object) -> bool:
     kind = type(value)
     if kind is str or kind is bytes:
         return len(cast("str | bytes", value)) <= MOST_CHARACTERS
-    return kind in SCALARS
+    return is_one_of(kind, SCALARS)
 
 
 @attrs.frozen

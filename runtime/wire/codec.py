@@ -66,7 +66,9 @@ _Callback = Callable[[Any, bool], object]
 
 
 def is_in_place(value: object) -> bool:
-    """Return True if cbor2 encodes `value` as it is, so that no walk over it is needed."""
+    """Return True if cbor2 encodes `value` as it is, so that no walk over it is needed. Raises
+    what the metaclass of its class raises when it is asked for a hash.
+    """
     kind = type(value)
     return kind in SCALARS or (kind is bytes and len(cast("bytes", value)) <= _LONGEST_BYTES)
 
@@ -160,17 +162,20 @@ class Codec:
         Raises EncodeError with the path to the refused value, which begins with `path`. `segments`
         may have grown then; drop them.
         """
-        if is_in_place(value):
-            try:
-                encoded = dumps(value)
-                # Inline, for the hot path.
-                if len(encoded) <= MAX_IN_PLACE:
-                    return encoded
-                return self._beside(encoded, segments, path)
-            except UnicodeEncodeError:
-                # The walk below says where in the text the lone surrogate is.
-                pass
-        return self._encode(lambda writer: writer.write(value, 0), segments, path)
+        try:
+            encoded = dumps(value) if is_in_place(value) else None
+        except BaseException as error:  # noqa: ASYNC103  no checkpoint
+            # A metaclass has raised when it was asked for a hash, or there is a lone surrogate: the
+            # walk below comes there again, and says what is wrong, and where.
+            if is_interrupt(error):
+                raise
+            encoded = None
+        if encoded is None:
+            return self._encode(lambda writer: writer.write(value, 0), segments, path)
+        # Inline, for the hot path.
+        if len(encoded) <= MAX_IN_PLACE:
+            return encoded
+        return self._beside(encoded, segments, path)
 
     def encode_arguments(
         self, args: tuple[object, ...], kwargs: Mapping[str, object], segments: list[Buffer]
@@ -207,18 +212,21 @@ class Codec:
         # One call of one number is two bytes, and building a list for cbor2 would cost as much as
         # encoding it.
         alone = len(args) == 1
-        if not (
-            (alone and type(args[0]) in SCALARS)
-            or SCALARS.issuperset(map(type, args))
-            or all(map(is_in_place, args))
-        ):
-            return None
         try:
+            if not (
+                (alone and type(args[0]) in SCALARS)
+                or SCALARS.issuperset(map(type, args))
+                or all(map(is_in_place, args))
+            ):
+                return None
             # Bytes may be long: the head in front of them would cost a copy of them.
             one = alone and type(args[0]) is not bytes
             encoded = ONE_ITEM + dumps(args[0]) if one else dumps(args)
-        except UnicodeEncodeError:
-            return None
+        except BaseException as error:  # noqa: ASYNC103  no checkpoint
+            # As in `encode`: the caller's walk says what is wrong.
+            if is_interrupt(error):
+                raise
+            return None  # noqa: ASYNC104
         return encoded if len(encoded) <= MAX_IN_PLACE else None
 
     def decode(self, control: bytes, segments: Sequence[Segment] = ()) -> object:
@@ -274,7 +282,12 @@ class Codec:
         shared. Raises EncodeError like `encode`.
         """
         kind = type(value)
-        if kind is bytes or (kind in SCALARS and (kind is not str or cast("str", value).isascii())):
+        # Inline, for the hot path; see `is_one_of`.
+        if kind is bytes or (
+            type(kind) is type
+            and kind in SCALARS
+            and (kind is not str or cast("str", value).isascii())
+        ):
             return value
         segments: list[Buffer] = []
         control = self.encode(value, segments, path)

@@ -10,13 +10,14 @@ raises one, need not take the `args` back, and must not be able to do harm where
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from types import MemberDescriptorType
 from typing import Any, Final, cast
 
 import attrs
 
-from actors.class_names import bases
+from actors.class_names import bases, is_one_of, own_attributes
 from actors.short_repr import short_repr
 from runtime.user_errors import BUILTIN, guarded
 
@@ -104,7 +105,7 @@ def fields_of(error: BaseException) -> dict[str, object]:
         except AttributeError:
             # A slot that was never set.
             continue
-        if value is not None or _owner(slot) not in BUILTIN:
+        if value is not None or not is_one_of(_owner(slot), BUILTIN):
             fields[name] = value
     for key, value in attributes_of(error).items():
         if type(key) is str and key != _NOTES:
@@ -117,9 +118,8 @@ def notes_of(error: BaseException) -> list[str]:
     notes = attributes_of(error).get(_NOTES)
     if type(notes) is not list:
         return []
-    return [note[:MOST_NOTE] for note in cast("list[object]", notes) if type(note) is str][
-        :MOST_NOTES
-    ]
+    texts = (note[:MOST_NOTE] for note in cast("list[object]", notes) if type(note) is str)
+    return list(itertools.islice(texts, MOST_NOTES))
 
 
 def annotate(error: BaseException, note: str) -> None:
@@ -236,7 +236,7 @@ def _shape_anew(cls: Any) -> _Shape:
         if attrs.has(cls)
         else ()
     )
-    makers = tuple(base for base in bases(cls) if base in BUILTIN)
+    makers = tuple(base for base in bases(cls) if is_one_of(base, BUILTIN))
     return _Shape(own, makers, own is cls or cls.__init__ is own.__init__, _slots(cls), defaults)
 
 
@@ -248,7 +248,7 @@ def has_slots(cls: type) -> bool:
 def builtin_base(cls: type[BaseException]) -> type[BaseException]:
     """Return the builtin exception that determines the memory layout of `cls`."""
     for base in bases(cls):
-        if base in BUILTIN and base not in (Exception, BaseException):
+        if is_one_of(base, BUILTIN) and base is not Exception and base is not BaseException:
             return base
     return Exception if issubclass(cls, Exception) else BaseException
 
@@ -281,9 +281,9 @@ def _kept_slots(cls: type) -> dict[str, Any]:
 def _slots_anew(cls: type) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for base in bases(cls):
-        if base in (object, BaseException):
+        if base is object or base is BaseException:
             continue
-        for name, member in type.__dict__["__dict__"].__get__(base).items():
+        for name, member in own_attributes(base).items():
             if type(member) is MemberDescriptorType and name not in _NOT_SENT | _OF_GROUPS:
                 found.setdefault(name, member)
     return found
