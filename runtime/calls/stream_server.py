@@ -34,7 +34,7 @@ from runtime.wire.plain_writer import ALIKE_FOR_ALL
 NUMBER_BYTES = 9
 """Bytes that a number of a local stream counts for, about."""
 
-_NUMBERS = frozenset((bool, int, float, type(None)))
+_NUMBERS: frozenset[type] = frozenset((bool, int, float, type(None)))
 
 logger = own_logger("understudy.calls")
 

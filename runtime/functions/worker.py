@@ -18,7 +18,7 @@ from runtime.functions.function_names import find_function
 from runtime.hosting.cell import RefusedElsewhereError
 from runtime.user_errors import guarded, is_cancellation, is_interrupt
 
-PLAIN = (bool, int, float, str, bytes, type(None))
+PLAIN: frozenset[type] = frozenset({bool, int, float, str, bytes, type(None)})
 
 
 class FunctionWorker(Actor):

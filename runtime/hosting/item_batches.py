@@ -49,7 +49,7 @@ JUDGED_AT_ONCE = 256
 are judged in its turn, in parts.
 """
 
-PLAIN: Final = frozenset({bool, bytes, float, int, str, type(None)})
+PLAIN: Final[frozenset[type]] = frozenset({bool, bytes, float, int, str, type(None)})
 """Types whose values can always be sent, so that encoding them need not be tried."""
 
 ROW_TYPES: Final = frozenset({list, tuple})

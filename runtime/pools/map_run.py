@@ -112,14 +112,14 @@ _GONE = (
 )
 """Refusals whose cause is the member, and not the item."""
 
-NUMBERS = frozenset({bool, float, int, type(None)})
+NUMBERS: frozenset[type] = frozenset({bool, float, int, type(None)})
 """Types whose values all weigh the same."""
 
 PAIR_TYPES = frozenset({list, tuple})
 """Types in which members report on an item: members of earlier versions send tuples."""
 
 _CONTAINERS = PAIR_TYPES | {dict}
-_SEQUENCES = frozenset({bytes, bytearray, str})
+_SEQUENCES: frozenset[type] = frozenset({bytes, bytearray, str})
 
 _ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
 """What a reader's loop takes for the end of the results. As a generator does, a map raises another

@@ -109,9 +109,9 @@ def test_containers_of_too_many_objects_are_not_encoded_to_find_their_size() -> 
 
     size = Size()
     large = [0] * (MOST_OBJECTS // 10)
-    _, plain = raised_by_method(ValueError(*[large] * 1000), size.of)
+    plain: dict[str, Any] = raised_by_method(ValueError(*[large] * 1000), size.of)[1]
     assert size.seen <= MOST_OBJECTS
-    args: Any = plain["args"]
+    args = plain["args"]
     assert len(args) == 1000
     assert all(len(one) <= MOST_REPR for one in args)
     # The one that is too large does not take the place of those behind it.
