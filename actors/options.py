@@ -6,8 +6,8 @@ closer to the call wins: the call's options over the method's, the method's over
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args
 
@@ -16,7 +16,7 @@ import attrs
 from actors.exact import exact, exact_fields
 from actors.keywords import names_options
 from actors.messages import sparse_message
-from actors.retry import RetryPolicy
+from actors.retry import MOST_COUNT, RetryPolicy, check_whole_number
 from actors.short_repr import short_repr
 
 T = TypeVar("T")
@@ -49,7 +49,8 @@ def check_positive_seconds(name: str, value: object) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number of seconds or None, not {short_repr(value)}")
-    if not (value > 0 and math.isfinite(value)):
+    # Compared, not converted: an int may be larger than any float.
+    if not 0 < value <= sys.float_info.max:
         raise ValueError(
             f"{name} must be a positive number of seconds, not {short_repr(value)}; "
             "leave it out for no limit"
@@ -70,8 +71,7 @@ def _positive_count(
         return
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{attribute.name} must be a whole number or None, not {short_repr(value)}")
-    if value < 1:
-        raise ValueError(f"{attribute.name} must be at least 1, not {short_repr(value)}")
+    check_whole_number(attribute.name, value, least=1)
 
 
 def is_unsendable_text(text: str) -> bool:
@@ -133,6 +133,13 @@ def checked_labels(pairs: Mapping[str, str]) -> dict[str, str]:
     return labels
 
 
+def is_amount(number: float) -> bool:
+    """True for what may be an amount of a resource: a finite number of at least 0. An int beyond
+    all floats is none, because amounts are added to floats, and compared with sums of them.
+    """
+    return 0 <= number <= sys.float_info.max
+
+
 def checked_resources(amounts: Mapping[str, float]) -> dict[str, float]:
     """A copy of the amounts that a node has, or that an actor takes. Raises TypeError or ValueError
     for what cannot be any.
@@ -153,8 +160,11 @@ def checked_resources(amounts: Mapping[str, float]) -> dict[str, float]:
                 "names of resources have no control characters and no lone surrogates, unlike "
                 f"{name!r}"
             )
-        if not 0 <= amount < math.inf:
-            raise ValueError(f"resources are amounts of at least 0, not {name!r}: {amount!r}")
+        if not is_amount(amount):
+            raise ValueError(
+                "resources are finite amounts of at least 0, not "
+                f"{short_repr(name)}: {short_repr(amount)}"
+            )
     return resources
 
 
@@ -171,13 +181,9 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[object, attrs.Attribute[Any],
 
 def positive_count(instance: object, attribute: attrs.Attribute[int], value: int) -> None:
     """An attrs validator: raises TypeError or ValueError, which name the option, for what is no
-    whole number of at least 1.
+    whole number from 1 to `MOST_COUNT`.
     """
-    given: object = value
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"{attribute.name} must be a whole number, not {short_repr(given)}")
-    if given < 1:
-        raise ValueError(f"{attribute.name} must be at least 1, not {short_repr(given)}")
+    check_whole_number(attribute.name, value, least=1)
 
 
 def flag(instance: object, attribute: attrs.Attribute[bool], value: bool) -> None:
@@ -194,7 +200,7 @@ def _memory_limit(
         return
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"memory_limit must be a number of bytes or None, not {short_repr(value)}")
-    if value < 1:
+    if not 1 <= value <= MOST_COUNT:
         raise ValueError(
             f"memory_limit must be a positive number of bytes, not {short_repr(value)}; leave it "
             "out for no limit"

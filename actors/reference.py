@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import re
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from actors.html import card
 from actors.keywords import misplaced, names_keywords, why_unfit
 from actors.options import SpawnChanges
 from actors.process_bound import ProcessBound
+from actors.retry import check_number
 
 R = TypeVar("R")
 
@@ -253,8 +255,8 @@ async def wait_any(
     given = _listed(references, "wait_any")
     if count < 1:
         raise ValueError(f"count, of references to wait for, must be at least 1, not {count}")
-    if timeout is not None and not timeout >= 0:
-        raise ValueError(f"timeout must be at least 0 seconds, or None, not {timeout}")
+    if timeout is not None and timeout != math.inf:
+        check_number("timeout", timeout)
     if not given:
         return [], []
     states = [reference._state for reference in given]

@@ -77,6 +77,11 @@ _POINTLESS: Final = (
 BUDGET_TOKENS: Final = 10.0
 """Tokens of a target's retry budget, where a policy does not say otherwise."""
 
+MOST_COUNT: Final = 2**63 - 1
+"""The largest number that options for counts and bytes take: no more fits into 64 bits, in which
+the operating system keeps limits, and a Python int of any size fits into no float.
+"""
+
 _INCIDENTS_KEPT: Final = 8
 """Latest deaths of a target that a budget remembers: calls that failed by the same one may learn it
 at different times.
@@ -105,14 +110,16 @@ def check_number(
         raise ValueError(f"{name} must be a finite number {wanted}, not {short_repr(value)}")
 
 
-def check_whole_number(name: str, value: object) -> None:
-    """Refuse what is no int of at least 0. Raises TypeError for other types, bool included, and
-    ValueError for negative ones.
+def check_whole_number(name: str, value: object, least: int = 0) -> None:
+    """Refuse what is no int from `least` to `MOST_COUNT`. Raises TypeError for other types, bool
+    included, and ValueError for others of them.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be a whole number, not {short_repr(value)}")
-    if value < 0:
-        raise ValueError(f"{name} must be at least 0, not {short_repr(value)}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, not {short_repr(value)}")
+    if value > MOST_COUNT:
+        raise ValueError(f"{name} must be at most {MOST_COUNT}, not {short_repr(value)}")
 
 
 def growing_delay(

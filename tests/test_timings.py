@@ -111,6 +111,7 @@ def test_a_longer_lease_makes_longer_what_follows_from_it(lease: float, factor: 
         ({"lease": -1.0}, "lease is a positive number"),
         ({"lease": math.inf}, "lease is a positive number"),
         ({"lease": math.nan}, "lease is a positive number"),
+        ({"lease": 10**400}, "lease is a positive number"),
         ({"handshake": 0.0}, "handshake is a positive number"),
         ({"renewals": 2}, "fewer than three"),
         ({"held_share": 1.0}, "until it has ended, or longer"),

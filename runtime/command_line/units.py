@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from actors.retry import MOST_COUNT
 from runtime.environment import SystemEnvironment
 
 MOST = 1e9
@@ -66,12 +67,15 @@ def size(count: int) -> str:
 
 def bytes_of(option: str, text: str) -> int:
     """What `512M` says; K, M, G and T are binary. Raises UsageError, which names the option."""
-    found = re.fullmatch(r"(\d+)([KMGT]?)(iB|B)?", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(r"(\d{1,19})([KMGT]?)(iB|B)?", text.strip(), re.IGNORECASE)
     if found is None:
         raise click.UsageError(
             f"{option} takes a number of bytes such as 1000000, 512M or 2G, not {text!r}"
         )
-    return int(found[1]) << (10 * " KMGT".index(found[2].upper() or " "))
+    count = int(found[1]) << (10 * " KMGT".index(found[2].upper() or " "))
+    if count > MOST_COUNT:
+        raise click.UsageError(f"{option} takes at most {MOST_COUNT} bytes, not {text!r}")
+    return count
 
 
 def seconds_ago(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -37,7 +38,8 @@ def fail_after(seconds: float) -> Iterator[None]:
     call may have run. The time travels with calls as their deadline. Limits may be nested; they
     hold in the thread that set them. Raises ValueError for a time below zero.
     """
-    if not seconds >= 0:
+    # An int may be larger than any float, to which it is about to be added.
+    if not (0 <= seconds <= sys.float_info.max or seconds == math.inf):
         raise ValueError(
             f"a time limit must be a number of seconds, 0 or more, not {short_repr(seconds)}"
         )

@@ -9,7 +9,6 @@ one, so a driver that was taken for dead writes nothing more. What the parts say
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import trio
@@ -23,6 +22,7 @@ from actors.errors import (
     StoreUnavailableError,
 )
 from actors.own_logger import own_logger
+from actors.retry import check_number
 from actors.short_repr import short_repr
 from runtime.environment import Environment
 from runtime.membership.owed_deletions import OwedDeletions
@@ -83,10 +83,7 @@ def check_journal_name(name: object) -> None:
 def check_unused(name: object, unused_for: object) -> None:
     """Raise TypeError or ValueError if the name or the time is not valid."""
     check_journal_name(name)
-    if isinstance(unused_for, bool) or not isinstance(unused_for, int | float):
-        raise TypeError(f"unused_for must be a number of seconds, not {short_repr(unused_for)}")
-    if not 0 <= unused_for < math.inf:
-        raise ValueError(f"unused_for must be at least 0 seconds, not {short_repr(unused_for)}")
+    check_number("unused_for", unused_for)
 
 
 class Journals:

@@ -31,7 +31,7 @@ from actors.errors import (
 )
 from actors.identifiers import ActorId, NodeId
 from actors.method import Address
-from actors.options import is_unsendable_text
+from actors.options import is_amount, is_unsendable_text
 from actors.own_logger import own_logger
 from actors.reference import Reference
 from runtime.hosting.completion_records import Change, CommittedRecords
@@ -457,7 +457,7 @@ def _is_sound(owner: NameOwner) -> bool:
         and type(owner.incarnation) is int
         and isinstance(numbers, dict)
         and all(
-            isinstance(key, str) and isinstance(number, int | float)
+            isinstance(key, str) and isinstance(number, int | float) and is_amount(number)
             for key, number in cast("dict[object, object]", numbers).items()
         )
     )

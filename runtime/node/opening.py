@@ -28,7 +28,7 @@ from actors.keywords import names_keywords
 from actors.options import check_name, checked_labels, checked_resources, flag
 from actors.own_logger import own_logger
 from actors.peers import PeerRole
-from actors.retry import check_number
+from actors.retry import MOST_COUNT, check_number
 from actors.short_repr import short_repr
 from runtime.async_blocks import opens_in_block
 from runtime.calls.admission import AdmissionRules
@@ -531,8 +531,10 @@ def _memory(
     given: object = limit
     if isinstance(given, bool) or not isinstance(given, int):
         raise TypeError(f"reference_memory is a number of bytes, not {short_repr(given)}")
-    if limit < 0:
-        raise ValueError(f"reference_memory is a number of bytes, not {limit}")
+    if not 0 <= limit <= MOST_COUNT:
+        raise ValueError(
+            f"reference_memory is a number of bytes, at most {MOST_COUNT}, not {short_repr(limit)}"
+        )
     check_path("reference_directory", directory)
     if directory is not None and not Path(directory).is_dir():
         raise ValueError(f"reference_directory={str(directory)!r} is not a directory")

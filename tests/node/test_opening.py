@@ -15,6 +15,7 @@ from actors import Actor, method
 from actors.errors import JoinError, NoPlacementError
 from runtime import open_node
 from runtime.membership.members import PREFIX, NodeRecord
+from runtime.membership.restart_intents import NAMES
 from runtime.node import internals_of
 from tests.live_pair import SECRET, Pair
 
@@ -74,6 +75,7 @@ async def test_what_is_placed_by_label_or_resource_at_once_finds_the_node_that_w
         ({"resources": {"cpu": -1}}, ValueError, "amounts of at least 0"),
         ({"resources": {"cpu": math.nan}}, ValueError, "amounts of at least 0"),
         ({"resources": {"cpu": math.inf}}, ValueError, "amounts of at least 0"),
+        ({"resources": {"cpu": 10**400}}, ValueError, "amounts of at least 0"),
         ({"resources": {"\ud800": 1.0}}, ValueError, "resources have no control"),
         ({"resources": 4}, TypeError, "resources are a mapping"),
         ({"join": 7400}, TypeError, "join must be a str"),
@@ -95,6 +97,12 @@ async def test_what_is_placed_by_label_or_resource_at_once_finds_the_node_that_w
         ({"secret": 7}, TypeError, "secret must be bytes or a str"),
         ({"reference_memory": "1G"}, TypeError, "reference_memory is a number of bytes"),
         ({"reference_memory": -1}, ValueError, "reference_memory is a number of bytes"),
+        ({"reference_memory": 10**400}, ValueError, "reference_memory is a number of bytes"),
+        ({"log_memory": 10**400}, ValueError, "log_memory must be at most"),
+        ({"thread_limit": 10**400}, ValueError, "thread_limit must be at most"),
+        ({"client_actors": 10**400}, ValueError, "client_actors must be at most"),
+        ({"call_timeout": 10**400}, ValueError, "call_timeout must be a positive number"),
+        ({"blocked_limit": 10**400}, ValueError, "blocked_limit must be a finite number"),
         ({"reference_directory": "/no/such/directory"}, ValueError, "is not a directory"),
         ({"references_on_leave": "keep"}, ValueError, "references_on_leave is one of"),
     ],
@@ -113,6 +121,7 @@ async def test_an_option_that_makes_no_sense_is_refused_by_name(
         {"resources": {"cpu": "lots"}},
         {"resources": 5},
         {"resources": {"cpu": math.nan}},
+        {"resources": {"cpu": 10**400}},
         {"labels": {"a": 1}},
     ],
 )
@@ -136,6 +145,19 @@ async def test_what_one_node_says_wrongly_of_itself_breaks_no_placement_on_other
             await node.options(resources={"cpu": 1}).spawn(Greeter)
         with pytest.raises(NoPlacementError, match="does not carry the label"):
             await node.options(labels={"zone": "north"}).spawn(Greeter)
+
+
+async def test_an_amount_that_no_float_holds_in_the_record_of_a_name_breaks_no_placement(
+    pair: Pair,
+) -> None:
+    here = internals_of(pair.here)
+    node, incarnation = pair.there.name, pair.there.incarnation
+    claim: list[object] = [node, incarnation, "any:Class", 1, "", {"cpu": 10**400}]
+    await here.store.put(f"{NAMES}strange", b"\0" + bytes(here.endpoint.codec.encode(claim, [])))
+    for asking in (pair.here, pair.there):
+        with pytest.raises(NoPlacementError, match="has no cpu"):
+            await asking.options(resources={"cpu": 1}).spawn(Greeter)
+        assert await (await asking.options(placement="spread").spawn(Greeter)).where()
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"\x01", "record"])

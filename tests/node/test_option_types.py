@@ -14,6 +14,9 @@ import runtime.blocking
 from actors import Actor, CallOptions, ChildSpec, RetryPolicy, SpawnOptions
 from runtime import open_local_cluster, open_node
 
+HUGE = 10**400
+"""An int that no float can hold."""
+
 OF_NODES: dict[str, tuple[object, ...]] = {
     "name": (3, b"n"),
     "join": (3, b"127.0.0.1:1"),
@@ -64,31 +67,31 @@ OF_CONNECTIONS: dict[str, tuple[object, ...]] = {
     "name": (3,),
     "cluster": (3,),
     "secret": (3,),
-    "call_timeout": ("3",),
+    "call_timeout": ("3", HUGE),
     "tls": (3,),
     "tracing": ("yes",),
     "role": (3,),
 }
 
 OF_SPAWNS: dict[str, tuple[object, ...]] = {
-    "timeout": ("3",),
+    "timeout": ("3", HUGE),
     "retry": (3,),
     "name": (3,),
     "on": (3,),
     "labels": (3,),
-    "resources": (3,),
+    "resources": (3, {"cpu": HUGE}),
     "placement": (3, []),
-    "mailbox_limit": ("3",),
-    "mailbox_bytes": ("3",),
-    "thread_limit": ("3",),
-    "idle_timeout": ("3",),
+    "mailbox_limit": ("3", HUGE),
+    "mailbox_bytes": ("3", HUGE),
+    "thread_limit": ("3", HUGE),
+    "idle_timeout": ("3", HUGE),
     "isolation": (3, []),
-    "memory_limit": ("3",),
+    "memory_limit": ("3", HUGE),
     "idempotent": (3,),
 }
 
 OF_POLICIES: dict[str, tuple[object, ...]] = {
-    name: ("x", [3]) for name in inspect.signature(RetryPolicy).parameters
+    name: ("x", [3], HUGE) for name in inspect.signature(RetryPolicy).parameters
 }
 
 OF_CHILDREN: dict[str, tuple[object, ...]] = {
@@ -99,8 +102,8 @@ OF_CHILDREN: dict[str, tuple[object, ...]] = {
     "restart": (3, []),
     "significant": (3,),
     "kind": (3, []),
-    "shutdown": ("x", []),
-    "start_timeout": ("3",),
+    "shutdown": ("x", [], HUGE),
+    "start_timeout": ("3", HUGE),
     "options": (3,),
 }
 
