@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args
 
 import attrs
@@ -33,6 +34,14 @@ CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2
 has it, because names stand in logs and tables.
 """
 
+
+MOST_PAIRS = 256
+"""How many labels a node carries or an actor asks for, and how many resources."""
+
+MOST_PAIRS_BYTES = 16 * 1024
+"""What the names and texts of these labels, or the names of these resources, take as UTF-8. With
+both of them the record of a node is far smaller than 96 KiB, above which no node could read it.
+"""
 
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 """Halves of characters, which UTF-8 cannot encode: no text on the wire or in a store has them."""
@@ -113,12 +122,24 @@ def _copied(what: str, pairs: Mapping[str, T]) -> dict[str, T]:
     given: object = pairs
     if not isinstance(given, Mapping):
         raise TypeError(f"{what} are a mapping, not {short_repr(given)}")
+    if len(given) > MOST_PAIRS:
+        raise ValueError(f"at most {MOST_PAIRS} {what} can be given, not {len(given)}")
     return {exact(key): exact(value) for key, value in pairs.items()}
 
 
+def _check_size(what: str, texts: Iterable[str]) -> None:
+    """Raises ValueError for checked texts that are too long, all of them together."""
+    size = sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
+    if size > MOST_PAIRS_BYTES:
+        raise ValueError(
+            f"{what} are too long: their texts take {size} bytes together, and at most "
+            f"{MOST_PAIRS_BYTES} are possible"
+        )
+
+
 def checked_labels(pairs: Mapping[str, str]) -> dict[str, str]:
-    """A copy of the labels of a node, or of those that an actor asks for. Raises TypeError for what
-    cannot be any.
+    """A copy of the labels of a node, or of those that an actor asks for. Raises TypeError or
+    ValueError for what cannot be any.
     """
     labels = _copied("labels", pairs)
     for key, value in labels.items():
@@ -130,6 +151,7 @@ def checked_labels(pairs: Mapping[str, str]) -> dict[str, str]:
                 "labels have no control characters and no lone surrogates, unlike "
                 f"{short_repr(key)}: {short_repr(value)}"
             )
+    _check_size("labels", chain(labels, labels.values()))
     return labels
 
 
@@ -165,6 +187,7 @@ def checked_resources(amounts: Mapping[str, float]) -> dict[str, float]:
                 "resources are finite amounts of at least 0, not "
                 f"{short_repr(name)}: {short_repr(amount)}"
             )
+    _check_size("resources", resources)
     return resources
 
 
@@ -290,10 +313,10 @@ class SpawnOptions(CallOptions):
       moved.
     - `on`: name of the node to run on. By default this node, or for supervised children any node
       that fits.
-    - `labels`: the node must carry all of these.
-    - `resources`: amounts by name that the actor takes of its node while it lives. A node that has
-      not as much left does not start it. Such an actor has a name in the store even if you give
-      none.
+    - `labels`: the node must carry all of these, at most 256, whose texts take 16 KiB at most.
+    - `resources`: amounts by name that the actor takes of its node while it lives: at most 256,
+      whose names take 16 KiB at most. A node that has not as much left does not start it. Such an
+      actor has a name in the store even if you give none.
     - `placement`: of several nodes that fit, "spread" takes the one with the fewest actors, "pack"
       the one with the most. Actors with names are counted; where the numbers are equal, "spread"
       takes the nodes in turn, and "pack" the same one again. By default this node if it fits and

@@ -684,7 +684,11 @@ class Registration:
 
     def _encoded(self) -> bytes:
         segments: list[object] = []
-        return self._codec.encode(self.record, segments)  # type: ignore[arg-type]
+        encoded = self._codec.encode(self.record, segments)  # type: ignore[arg-type]
+        # A record with segments is none that others can read: labels, resources, names and
+        # addresses are bounded where they are given (`actors.options`).
+        assert not segments, "the record of a node is small"
+        return encoded
 
 
 # The failure detector: proof that another node's process has ended.

@@ -255,8 +255,9 @@ async def open_node(
       again when it changes, or several, of which the first proves and all are accepted. By default
       `UNDERSTUDY_SECRET`, or on loopback addresses one that all clusters of this user on this
       machine share.
-    - `labels`: texts by name, for placing actors.
-    - `resources`: amounts by name, which actors may take.
+    - `labels`: texts by name, for placing actors: at most 256, which take 16 KiB at most together.
+    - `resources`: amounts by name, which actors may take: at most 256, whose names take 16 KiB at
+      most together.
     - `data_dir`: directory where the founder keeps the cluster's store. Opened again on it, the
       node comes back under its name and, if its port is free, at its address. By default the store
       is in memory and ends with the founder.

@@ -70,6 +70,12 @@ async def test_what_is_placed_by_label_or_resource_at_once_finds_the_node_that_w
         ({"labels": {"zone": 7}}, TypeError, "labels map str to str, not 'zone': 7"),
         ({"labels": {"zone": "\ud800"}}, ValueError, "labels have no control characters"),
         ({"labels": ["zone"]}, TypeError, "labels are a mapping"),
+        ({"labels": {"zone": "b" * 16_381}}, ValueError, "labels are too long: .* 16385 bytes"),
+        ({"labels": {"z" * 16_385: ""}}, ValueError, "labels are too long"),
+        ({"labels": {"zone": "\u20ac" * 5461}}, ValueError, "labels are too long: .* 16387 bytes"),
+        ({"labels": {str(one): "" for one in range(257)}}, ValueError, "at most 256 labels"),
+        ({"resources": {"z" * 16_385: 1}}, ValueError, "resources are too long"),
+        ({"resources": {str(one): 1 for one in range(257)}}, ValueError, "at most 256 resources"),
         ({"resources": {"cpu": "4"}}, TypeError, "resources map names to numbers, not 'cpu': '4'"),
         ({"resources": {"cpu": True}}, TypeError, "resources map names to numbers"),
         ({"resources": {"cpu": -1}}, ValueError, "amounts of at least 0"),
@@ -113,6 +119,29 @@ async def test_an_option_that_makes_no_sense_is_refused_by_name(
     with pytest.raises(error, match=words):
         async with open_node(**{"secret": SECRET, **options}):
             pass
+
+
+async def test_the_most_labels_and_resources_leave_a_record_that_all_nodes_read() -> None:
+    labels = {f"{one:03}": "\u20ac" * 20 for one in range(256)}
+    labels["000"] += "x" * 256
+    assert sum(len(f"{key}{text}".encode()) for key, text in labels.items()) == 16 * 1024
+    resources = {f"{one:064}": 10**308 for one in range(256)}
+    async with (
+        open_node("f" * 255, secret=SECRET) as founder,
+        open_node(
+            "\u20ac" * 255,
+            join=founder.address,
+            secret=SECRET,
+            advertise=f"{'a' * 244}:65535",
+            labels=labels,
+            resources=resources,
+        ) as node,
+    ):
+        with trio.fail_after(60):
+            await founder.wait_for(2)
+        seen = next(one for one in founder.members() if one.name == node.name)
+        assert (seen.labels, seen.resources) == (labels, resources)
+        assert node.name in [one.name for one in node.members()]
 
 
 @pytest.mark.parametrize(
