@@ -19,6 +19,7 @@ import attrs
 
 from actors.own_logger import own_logger
 from runtime.environment import Environment, Process
+from runtime.links.transports import split_address, split_host_port
 from runtime.membership.cluster_secret import shared_secret_path
 
 STALE_SECONDS = 30 * 86_400.0
@@ -26,13 +27,15 @@ STALE_SECONDS = 30 * 86_400.0
 another machine, or from before a restart.
 """
 
+_LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+
 logger = own_logger("understudy.node")
 
 
 @attrs.frozen
 class Announcement:
     """An open local cluster: the address of its founding node, its name, its secret, and the
-    program that has opened it.
+    program that has opened it. `others`: the addresses of its other nodes.
     """
 
     address: str
@@ -40,6 +43,7 @@ class Announcement:
     secret: bytes = attrs.field(repr=False)
     process: Process
     program: str = ""
+    others: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -117,6 +121,36 @@ def open_clusters(environment: Environment) -> list[Announcement]:
     return sorted(found, key=lambda one: one.address)
 
 
+def local_cluster_at(
+    environment: Environment, address: str, cluster: str | None = None
+) -> Announcement | None:
+    """Return the cluster of this user that is open now on this machine and has a node at `address`,
+    if its name is `cluster`.
+    """
+    wanted = _comparable(address)
+    return next(
+        (
+            one
+            for one in open_clusters(environment)
+            if cluster in (None, one.cluster)
+            and wanted in map(_comparable, (one.address, *one.others))
+        ),
+        None,
+    )
+
+
+def _comparable(address: str) -> tuple[str, str]:
+    """Host and port, with one host for all names of this machine's loopback interface: the nodes of
+    local clusters listen there.
+    """
+    try:
+        host, port = split_host_port(split_address(address)[1])
+    except ValueError:
+        # No node listens at what is no address.
+        return address, ""
+    return ("127.0.0.1" if host in _LOOPBACK else host), str(port)
+
+
 def _read(path: Path) -> Announcement:
     facts = json.loads(path.read_text(encoding="utf-8"))
     process = Process(**facts["process"])
@@ -126,6 +160,7 @@ def _read(path: Path) -> Announcement:
         bytes.fromhex(facts["secret"]),
         process,
         str(facts["program"]),
+        tuple(map(str, facts.get("others", ()))),
     )
 
 

@@ -10,14 +10,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
-import attrs
 import cbor2
 import trio
 
@@ -26,15 +25,24 @@ from actors.errors import (
     JoinError,
     NodeNotFoundError,
     NodeUnreachableError,
+    NotAMemberError,
     UnderstudyError,
 )
 from actors.foreign_names import HasForeignNames, names_for_processes
 from actors.options import checked_labels, checked_resources
 from actors.own_logger import own_logger
 from runtime.announcements import Announcement, announced
-from runtime.environment import SystemEnvironment, first, is_stopped, raise_as_it_is, unwrap
+from runtime.environment import (
+    Environment,
+    SystemEnvironment,
+    first,
+    is_stopped,
+    raise_as_it_is,
+    unwrap,
+)
 from runtime.functions.function_names import call_hook, hook_path
 from runtime.links.keyring import GivenSecret
+from runtime.links.transports import split_address
 from runtime.logs.formats import write_logs, written_format, written_level
 from runtime.membership.cluster_secret import secret_beside_store
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
@@ -404,11 +412,6 @@ async def open_cluster_on(
         on_process_start=on_process_start,
         platform=platform,
     ) as node:
-        keyring = internals_of(node).keyring
-        announcement = Announcement(
-            *(node.address, cluster, keyring.secrets()[0]),
-            *(environment.process(), Path(sys.argv[0]).name),
-        )
         opened = LocalCluster(node, server, store, hook_path(on_process_start))
         # Here and not in each start, so that one error says what the warm process could not import.
         await server.ready()
@@ -425,16 +428,55 @@ async def open_cluster_on(
         except BaseExceptionGroup as group:
             raise_as_it_is(_why_not_started(group))
         await node.wait_for(nodes + 1)
-        with announced(announcement, environment) as announce:
-            keyring.on_changed.append(
-                lambda: announce(attrs.evolve(announcement, secret=keyring.secrets()[0]))
-            )
+        with _announced_with_nodes(node, environment):
             try:
                 yield opened
             finally:
                 # Each part of it is bounded.
                 with trio.CancelScope(shield=True):
                     await opened._close()  # noqa: ASYNC102
+
+
+@contextmanager
+def _announced_with_nodes(node: Node, environment: Environment) -> Iterator[None]:
+    """Announce the cluster of its founding `node` within the block, and again whenever its nodes or
+    its secret have changed.
+    """
+    keyring, members = internals_of(node).keyring, internals_of(node).members
+    # The watcher outlives no block: the node's nursery would otherwise keep it.
+    watching = trio.CancelScope()
+
+    def facts() -> Announcement:
+        addresses = (address for member in members.all() for address in member.addresses)
+        over_tcp = [where for kind, where in map(split_address, addresses) if kind == "tcp"]
+        return Announcement(
+            *(node.address, node.cluster, keyring.secrets()[0]),
+            *(environment.process(), Path(sys.argv[0]).name),
+            tuple(one for one in over_tcp if one != node.address),
+        )
+
+    with announced(facts(), environment) as announce:
+
+        def renew() -> None:
+            # After the block the file is gone: what woke at its end must not write it again.
+            if not watching.cancel_called:
+                announce(facts())
+
+        async def watch() -> None:
+            with watching:
+                try:
+                    async for _ in node.watch_members():
+                        renew()
+                except NotAMemberError:
+                    # The cluster has given the founding node up, and the block ends by that.
+                    pass
+
+        keyring.on_changed.append(renew)
+        internals_of(node).nursery.start_soon(watch)
+        try:
+            yield
+        finally:
+            watching.cancel()
 
 
 def _why_not_started(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -61,8 +61,8 @@ async def open_local_cluster(
 
     Actor classes of the script itself can be used: the processes import the same file, without its
     `if __name__ == "__main__"` part. While the block is open, `understudy status` and the other
-    commands of this user find the cluster, and scripts come in with the address and the secret of
-    `cluster.node`.
+    commands of this user find the cluster, and scripts of this user come in at the address of any
+    of its nodes, by `connect` or `open_node(join=..., cluster=...)`.
     """
     check_loop("open_local_cluster")
     check_count(nodes)

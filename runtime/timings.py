@@ -253,9 +253,7 @@ class Timings:
     def __attrs_post_init__(self) -> None:
         for name, value in attrs.asdict(self).items():
             if not 0 < value <= sys.float_info.max:
-                raise ValueError(
-                    f"timings: {name} is a positive number, not {short_repr(value)}"
-                )
+                raise ValueError(f"timings: {name} is a positive number, not {short_repr(value)}")
         # With fewer, one renewal that is lost puts the lease in doubt.
         _require(self.renewals >= 3, f"{self.renewals} renewals in a lease are fewer than three")
         _require(self.beats >= 2, "a silence has fewer than two beats")

@@ -14,7 +14,7 @@ import click
 
 from actors.errors import JoinError
 from actors.peers import PeerRole, may_act_as
-from runtime.announcements import Announcement, open_clusters
+from runtime.announcements import local_cluster_at, open_clusters
 from runtime.command_line.units import PathName
 from runtime.environment import SystemEnvironment, host_identity
 from runtime.links.encryption import TLS_VARIABLE, Tls, TlsMode, find_tls, system_network
@@ -190,11 +190,6 @@ def cluster_options(command: F) -> F:
     )
 
 
-def local_cluster_at(address: str) -> Announcement | None:
-    """The local cluster of this user whose founding node is there."""
-    return next((one for one in open_clusters(SystemEnvironment()) if one.address == address), None)
-
-
 def _resolve(address: str | None, cluster: str | None) -> tuple[str, str]:
     """Where to, and to which cluster. Raises `JoinError` if that may be one of several."""
     if address is None:
@@ -210,7 +205,7 @@ def _resolve(address: str | None, cluster: str | None) -> tuple[str, str]:
                     f"{len(found)} local clusters are open; say which with --address: {listed}"
                 )
             address = found[0].address
-    local = local_cluster_at(address) if cluster is None else None
+    local = local_cluster_at(SystemEnvironment(), address) if cluster is None else None
     return address, cluster or (local.cluster if local is not None else DEFAULT_CLUSTER)
 
 
@@ -226,7 +221,7 @@ def secret_for(address: str | None, secret_file: Path | None) -> Keyring | None:
     """The secret that the user gave as a file, or that of the local cluster at the address."""
     if secret_file is not None:
         return Keyring.of_file(secret_file)
-    local = local_cluster_at(address) if address is not None else None
+    local = local_cluster_at(SystemEnvironment(), address) if address is not None else None
     return Keyring((local.secret,)) if local is not None else None
 
 

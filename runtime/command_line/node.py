@@ -14,19 +14,20 @@ import attrs
 import click
 import trio
 
+from runtime.announcements import Announcement, local_cluster_at
 from runtime.calls.spawnable import checked_spawnable
 from runtime.cluster_processes import leaving_on_signals
 from runtime.command_line.connect import (
     DEFAULT_ADDRESS,
     DEFAULT_CLUSTER,
     chosen_tls,
-    local_cluster_at,
     secret_for,
     security_options,
 )
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.log_options import log_format_option
 from runtime.command_line.units import Number, PathName, bytes_of
+from runtime.environment import SystemEnvironment
 from runtime.hosting.client_quotas import CLIENT_ACTORS
 from runtime.hosting.threads import NODE_THREADS
 from runtime.links.encryption import Tls
@@ -132,9 +133,13 @@ def _default_listen(join: str | None, store: str | None) -> str | None:
     return None if join is not None or is_elsewhere(store or "") else DEFAULT_ADDRESS
 
 
+def _local_cluster_at(join: str | None) -> Announcement | None:
+    return local_cluster_at(SystemEnvironment(), join) if join is not None else None
+
+
 def _default_cluster(join: str | None) -> str:
     """That of the local cluster at the address to join, so that its name need not be given."""
-    local = local_cluster_at(join) if join is not None else None
+    local = _local_cluster_at(join)
     return DEFAULT_CLUSTER if local is None else local.cluster
 
 
@@ -369,7 +374,10 @@ def node(
     )
     beside = _DashboardProcess(secret, chosen_tls(), as_json) if dashboard else None
     scheme = "https" if (metrics or "").startswith("https://") else "http"
-    trio.run(_run, opening, as_json, beside, scheme)
+    # A local cluster is entered by the addresses that its founder announces, and this node's is
+    # among them only a moment after it has joined.
+    entrance = join if _local_cluster_at(join) is not None else None
+    trio.run(_run, opening, as_json, beside, scheme, entrance)
 
 
 async def _run(
@@ -377,8 +385,9 @@ async def _run(
     as_json: bool,
     dashboard: _DashboardProcess | None,
     scheme: str,
+    entrance: str | None,
 ) -> None:
-    """`scheme`: of the URL of the metrics."""
+    """`scheme`: of the URL of the metrics. `entrance`: where others join, if not at this node."""
     async with process_of_node(opening) as opened:
         async with leaving_on_signals(opened), trio.open_nursery() as nursery:
             settle_collector()
@@ -400,7 +409,7 @@ async def _run(
                 )
                 if opened.metrics_address:
                     click.echo(f"metrics: {scheme}://{opened.metrics_address}/metrics")
-                click.echo(f"others join with: understudy node --join {opened.address}")
+                click.echo(f"others join with: understudy node --join {entrance or opened.address}")
             if dashboard is not None:
                 nursery.start_soon(dashboard.run, opened)
             await opened.asked_to_leave.wait()

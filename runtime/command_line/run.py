@@ -19,7 +19,7 @@ import click
 import trio
 from click.core import ParameterSource
 
-from runtime.command_line.connect import local_cluster_at
+from runtime.announcements import local_cluster_at
 from runtime.command_line.log_options import log_format_option
 from runtime.command_line.units import Number, PathName
 from runtime.elastic.agent import JobOutcome, run_agent
@@ -448,7 +448,8 @@ def _local_cluster(backend: str, endpoint: str, conf: dict[str, str]) -> dict[st
     """
     if backend not in ("understudy", "static") or "/" in endpoint or "secret_file" in conf:
         return {}
-    local = next(filter(None, map(local_cluster_at, endpoint.split(","))), None)
+    found = partial(local_cluster_at, SystemEnvironment())
+    local = next(filter(None, map(found, endpoint.split(","))), None)
     if local is None or conf.get("cluster", local.cluster) != local.cluster:
         return {}
     return {"cluster": local.cluster, "secret": local.secret}

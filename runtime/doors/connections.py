@@ -20,7 +20,7 @@ from actors.handle import Handle, moved
 from actors.options import SpawnChanges, SpawnOptions
 from actors.peers import PeerRole
 from actors.short_repr import short_repr
-from runtime.announcements import open_clusters
+from runtime.announcements import local_cluster_at
 from runtime.cluster_processes import LocalCluster, NodeProcess, open_cluster_on
 from runtime.doors.handoff import Handoff
 from runtime.doors.loop_thread import OpenBlock
@@ -59,14 +59,7 @@ def connection(
     local = None
     if secret is None:
         # Like this user's commands: the announcement of an open local cluster has its secret.
-        local = next(
-            (
-                one
-                for one in open_clusters(SystemEnvironment())
-                if one.address == address and cluster in (None, one.cluster)
-            ),
-            None,
-        )
+        local = local_cluster_at(SystemEnvironment(), address, cluster)
     # Portal and node share it: while a single thread calls, the portal waits for its next request,
     # and the node may spin.
     handoff = Handoff()

@@ -30,6 +30,7 @@ from actors.own_logger import own_logger
 from actors.peers import PeerRole
 from actors.retry import MOST_COUNT, check_number
 from actors.short_repr import short_repr
+from runtime.announcements import local_cluster_at
 from runtime.async_blocks import opens_in_block
 from runtime.calls.admission import AdmissionRules
 from runtime.environment import (
@@ -253,6 +254,7 @@ async def open_node(
     - `cluster`: the name of the cluster. A node of another cluster is refused.
     - `secret`: proves that a peer belongs to the cluster: itself, the `Path` of a file that is read
       again when it changes, or several, of which the first proves and all are accepted. By default
+      that of the local cluster of this user that is open under this name at `join`, or
       `UNDERSTUDY_SECRET`, or on loopback addresses one that all clusters of this user on this
       machine share.
     - `labels`: texts by name, for placing actors: at most 256, which take 16 KiB at most together.
@@ -306,7 +308,7 @@ async def open_node(
     """
     options = {"join": join, "listen": listen, "advertise": advertise, "store": store}
     platform = _checked_platform(platform)
-    found_tls, network = _network(platform, secret, tls)
+    secret, found_tls, network = _security(platform, secret, tls, join, cluster)
     _check(name, cluster, options, data_dir, metrics, found_tls)
     role, listen = await _place(network, role, options)
     settings = _NodeSettings(
@@ -358,6 +360,17 @@ def _filters(given: object, tracing: object) -> tuple[Filter, ...]:
     return (*((Tracing(),) if tracing else ()), *checked_filters(given))
 
 
+def _announced_secret(platform: Platform, join: object, cluster: object) -> bytes | None:
+    """The secret of the local cluster of this user that is open at the address to join, if there is
+    one of that name: like this user's commands.
+    """
+    # Simulated nodes have a network of their own, on which this machine's clusters are not.
+    if platform.network is not None or not isinstance(join, str) or not isinstance(cluster, str):
+        return None
+    local = local_cluster_at(platform.environment, join, cluster)
+    return local.secret if local is not None else None
+
+
 def _secret(
     given: GivenSecret | None, platform: Platform, listen: str, tls: Tls, join: str
 ) -> Keyring:
@@ -381,10 +394,18 @@ def _secret(
     return found
 
 
-def _network(
-    platform: Platform, secret: GivenSecret | None, tls: Tls | TlsMode | None
-) -> tuple[Tls, Network]:
-    """Return the settings of TLS, and the network that follows them."""
+def _security(
+    platform: Platform,
+    secret: GivenSecret | None,
+    tls: Tls | TlsMode | None,
+    join: object,
+    cluster: object,
+) -> tuple[GivenSecret | None, Tls, Network]:
+    """Return the secret that is given or announced, the settings of TLS, and the network that
+    follows them.
+    """
+    if secret is None:
+        secret = _announced_secret(platform, join, cluster)
     found = settle_tls(secret, tls)
     spin = os.environ.get(SPIN_VARIABLE) or "auto"
     if spin not in SPIN_CHOICES:
@@ -392,8 +413,10 @@ def _network(
             f"{SPIN_VARIABLE}={short_repr(spin)} is not a spin mode; choose one of "
             f"{', '.join(SPIN_CHOICES)}"
         )
-    return found, platform.network or system_network(
-        platform.environment, found, spin, platform.may_spin
+    return (
+        secret,
+        found,
+        platform.network or system_network(platform.environment, found, spin, platform.may_spin),
     )
 
 

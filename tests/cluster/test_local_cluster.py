@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ from actors.errors import (
     NodeNotFoundError,
     NodeUnreachableError,
 )
-from runtime import LocalCluster, cluster_processes, open_local_cluster
-from runtime.environment import process_start
+from runtime import LocalCluster, cluster_processes, open_local_cluster, open_node
+from runtime.announcements import local_cluster_at
+from runtime.environment import SystemEnvironment, process_start
 from runtime.links.transports import SocketConnection
 from runtime.processes import ChildProcess, ForkServer
 from runtime.references.owned_values import OwnedValues
@@ -478,3 +480,30 @@ async def test_a_node_that_does_not_leave_is_named_with_what_runs_there_and_kill
     assert len(told) == 1
     assert "node worker-1 has not left the cluster 2 s after it was asked" in told[0]
     assert why in told[0]
+
+
+async def test_programs_of_this_user_enter_by_the_address_of_any_node() -> None:
+    environment = SystemEnvironment()
+    async with open_local_cluster(nodes=1, cluster="shop") as cluster:
+        started = await cluster.start_node("late")
+        for name in ("driver", "worker-1", started.name):
+            (member,) = (one for one in cluster.node.members() if one.name == name)
+            address = member.addresses[0].removeprefix("tcp:")
+            await until(partial(local_cluster_at, environment, address), "an announced address")
+            async with open_node("script", join=address, cluster="shop") as script:
+                assert len(script.members()) == 4
+        port = cluster.address.rpartition(":")[2]
+        for host in ("localhost", "[::1]"):
+            found = local_cluster_at(environment, f"{host}:{port}", "shop")
+            assert found is not None
+            assert found.address == cluster.address
+            assert local_cluster_at(environment, f"{host}:{port}", "other") is None
+        assert local_cluster_at(environment, "no address") is None
+        # Those that have left are not announced.
+        await started.leave()
+        await until(
+            partial(local_cluster_at, environment, address),
+            "no announcement",
+            lambda one: one is None,
+        )
+    assert local_cluster_at(environment, cluster.address) is None

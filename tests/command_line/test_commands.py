@@ -434,6 +434,24 @@ def test_commands_enter_a_local_cluster_that_a_script_has_open(shell: Shell) -> 
     assert list((shell.place / "state" / "understudy" / "open").iterdir()) == []
 
 
+def test_a_local_cluster_is_entered_at_each_address_that_it_shows(shell: Shell) -> None:
+    """As `status` lists them, and as a node that has joined says where others join."""
+    _, address = shell.start_script(LOCAL, "0")
+    more = shell.start([*UNDERSTUDY, "node", "--name", "more", "--join", address], {})
+    assert more.stdout is not None
+    assert "node more of cluster local listens on" in more.stdout.readline()
+    hint = more.stdout.readline().split("others join with: understudy ")[1].split()
+    assert shell.start_node(*hint[1:], "--name", "third")[1]["cluster"] == "local"
+    answered = json.loads(shell.run("status", "--address", address, "--json").stdout)
+    addresses = [node["address"] for node in answered["nodes"]]
+    assert len(addresses) == 4
+    port = address.rpartition(":")[2]
+    for number, one in enumerate([*addresses, f"localhost:{port}"], start=1):
+        done = shell.run("call", "counter", "add", "1", "--address", one)
+        assert done.stdout == f"{number}\n", done.stderr
+        assert shell.run("status", "--cluster", "local", "--address", one).returncode == 0
+
+
 WAIT = """
 import sys, trio
 from app import Counter
