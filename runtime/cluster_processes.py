@@ -28,6 +28,7 @@ from actors.errors import (
     NotAMemberError,
     UnderstudyError,
 )
+from actors.exact import exact
 from actors.foreign_names import HasForeignNames, names_for_processes
 from actors.options import checked_labels, checked_resources
 from actors.own_logger import own_logger
@@ -47,7 +48,7 @@ from runtime.logs.formats import write_logs, written_format, written_level
 from runtime.membership.cluster_secret import secret_beside_store
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node, internals_of
-from runtime.node.opening import Platform, open_node
+from runtime.node.opening import Platform, check_blocked_limit, check_node_name, open_node
 from runtime.observation.inspection_service import inspection_of
 from runtime.process_end import process_of_node
 from runtime.processes import ChildDiedError, ChildProcess, ExitStatus, ForkServer
@@ -253,13 +254,17 @@ class LocalCluster:
         - `blocked_limit`: seconds for which a blocked loop keeps its membership.
 
         Raises `JoinError`, which says why it could not join, `TypeError` or `ValueError` for
-        invalid labels and resources, and `NotAMemberError` after the cluster's block.
+        options that make no sense, and `NotAMemberError` after the cluster's block.
         """
         self.node._lifetime.check()
+        # Here, where an error names the option: that of a process would be one of many lines.
+        check_blocked_limit(blocked_limit)
         if name is None:
             name = self._next_name()
+        else:
+            check_node_name(name)
         settings = {
-            "name": name,
+            "name": exact(name),
             "join": self.node.address if self._store is None else None,
             "store": self._store,
             "cluster": self.node.cluster,

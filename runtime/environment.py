@@ -146,11 +146,19 @@ def check_loop(what: str) -> None:
 
 
 def check_path(name: str, value: object) -> None:
-    """Raises TypeError for what is neither the path of a directory nor None."""
-    if value is None or isinstance(value, str):
+    """Raises TypeError or ValueError for what is neither the path of a directory nor None."""
+    if value is None:
         return
-    if not isinstance(value, os.PathLike) or not isinstance(os.fspath(value), str):
+    if not isinstance(value, str | os.PathLike) or not isinstance(path := os.fspath(value), str):
         raise TypeError(f"{name} is the path of a directory, not {short_repr(value)}")
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:
+        encoded = b"\0"
+    if b"\0" in encoded:
+        raise ValueError(
+            f"{name}={short_repr(path)} is no path: a character in it cannot be in one"
+        )
 
 
 def unwrap(error: BaseException) -> BaseException:

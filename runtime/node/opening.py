@@ -126,14 +126,6 @@ class Platform:
     """Failpoints between nodes, see `Faults`. By default those of `UNDERSTUDY_FAULTS`."""
 
 
-def _seconds(instance: object, attribute: attrs.Attribute[float], value: object) -> None:
-    """An attrs validator: raises TypeError or ValueError, which name the option, for what is no
-    number of seconds. It may be infinite.
-    """
-    if value != math.inf:
-        check_number(attribute.name, value)
-
-
 @attrs.frozen
 class _Debugging:
     """The settings of `open_node` for finding mistakes."""
@@ -160,7 +152,7 @@ class _NodeSettings:
     network: Network
     isolation: IsolationFactory
     debugging: _Debugging
-    blocked_limit: float = attrs.field(validator=_seconds)
+    blocked_limit: float = attrs.field(validator=lambda _, __, value: check_blocked_limit(value))
     metrics: str | None
     measured_supervisors: frozenset[str]
     role: PeerRole
@@ -464,6 +456,22 @@ async def _place(
     return role, options["listen"] or await default_listen(network, join or options["store"] or "")
 
 
+def check_node_name(name: str) -> None:
+    """Raises TypeError or ValueError for what cannot be the name of a node."""
+    check_name("name", name)
+    if not may_name_node(exact(name)):
+        raise ValueError(
+            f"name={name!r}: only names of clients begin with {CLIENT_NAMES!r}, and only "
+            f"processes of actors are called {CHILD_NAMES!r} and 12 digits; give another"
+        )
+
+
+def check_blocked_limit(blocked_limit: object) -> None:
+    """Raises TypeError or ValueError for what is no number of seconds. It may be infinite."""
+    if blocked_limit != math.inf:
+        check_number("blocked_limit", blocked_limit)
+
+
 def _check(
     name: str | None,
     cluster: str,
@@ -477,16 +485,13 @@ def _check(
     """
     check_loop("open_node")
     if name is not None:
-        check_name("name", name)
-        if not may_name_node(exact(name)):
-            raise ValueError(
-                f"name={name!r}: only names of clients begin with {CLIENT_NAMES!r}, and only "
-                f"processes of actors are called {CHILD_NAMES!r} and 12 digits; give another"
-            )
+        check_node_name(name)
     check_name("cluster", cluster)
     for option, value in (*given.items(), ("metrics", metrics)):
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{option} must be a str or None, not {short_repr(value)}")
+    if given["store"] == "":
+        raise ValueError("store is empty: give etcd://HOST:PORT, or leave it out")
     check_path("data_dir", data_dir)
     if data_dir is not None and (given["join"] is not None or given["store"] is not None):
         raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,10 +27,10 @@ OF_NODES: dict[str, tuple[object, ...]] = {
     "secret": (3, [3]),
     "labels": (3, [("a", "b")], {"a": 1}),
     "resources": ([1], {"a": "1"}),
-    "data_dir": (3, b"x"),
-    "store": (3,),
+    "data_dir": (3, b"x", "", "\0", "\ud800"),
+    "store": (3, ""),
     "reference_memory": ("1", 1.5),
-    "reference_directory": (3, b"x"),
+    "reference_directory": (3, b"x", "\0"),
     "references_on_leave": (3, []),
     "trace_references": (1,),
     "post_mortem": ("yes",),
@@ -51,11 +52,18 @@ OF_NODES: dict[str, tuple[object, ...]] = {
     "platform": (3,),
 }
 
+OF_STARTED: dict[str, tuple[object, ...]] = {
+    "name": (3, b"n", "", "a\nb", "@x", "client-1", "n" * 300),
+    "labels": (3, [("a", "b")], {"a": 1}),
+    "resources": ([1], {"a": "1"}, {"a": HUGE}),
+    "blocked_limit": ("1", -1.0, None, math.nan, HUGE),
+}
+
 OF_CLUSTERS: dict[str, tuple[object, ...]] = {
     "nodes": ("2", -1),
     "cluster": (3,),
-    "store": (3,),
-    "data_dir": (3,),
+    "store": (3, ""),
+    "data_dir": (3, "\0"),
     "call_timeout": ("3",),
     "tracing": ("yes",),
     "on_process_start": (3,),
@@ -150,6 +158,17 @@ async def test_those_of_a_local_cluster() -> None:
                 async with open_local_cluster(**{"nodes": 0, option: value}):  # type: ignore[arg-type]
                     pass
     assert set(OF_CLUSTERS) == set(inspect.signature(open_local_cluster).parameters)
+
+
+async def test_those_of_a_node_that_a_local_cluster_starts() -> None:
+    async with open_local_cluster(nodes=0) as cluster:
+        start: Any = cluster.start_node
+        for option, values in OF_STARTED.items():
+            for value in values:
+                with pytest.raises((TypeError, ValueError), match=rf"(^|\W){option}\b"):
+                    await start(**{option: value})
+        assert set(OF_STARTED) == set(inspect.signature(start).parameters)
+        assert cluster.processes == {}
 
 
 def test_those_of_the_doors() -> None:
