@@ -388,10 +388,9 @@ def _secret(given: Path | None) -> Finding:
 
 
 def _files_in(directory: Path) -> list[Path]:
-    from runtime.store.data_mark import MARK_NAME
-    from runtime.store.file import FILE_NAME
+    from runtime.store.file import files_of
 
-    return [directory / name for name in (FILE_NAME, f"{FILE_NAME}-wal", MARK_NAME)]
+    return files_of(directory)
 
 
 def _rights(check: str, paths: list[Path]) -> Finding:

@@ -22,6 +22,7 @@ import fcntl
 import os
 import shutil
 import sqlite3
+import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -554,10 +555,10 @@ class StoreFile:
             database.close()
 
     def _prepare(self) -> None:
-        for path in (self.path, self._log):
+        for path in files_of(self.path.parent):
             # Also for files that were copied here with wider permissions. This does not undo what
             # others have read before.
-            if path.exists():
+            if path.exists() and stat.S_IMODE(path.stat().st_mode) != OWNER_ONLY:
                 path.chmod(OWNER_ONLY)
         run = self._database.execute
         # Before the first access: with another locking mode SQLite keeps the index of the log in a
@@ -768,6 +769,13 @@ def _place(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return status.st_dev, status.st_ino
+
+
+def files_of(directory: Path) -> list[Path]:
+    """Return the paths of all files of a store in `directory`, whether they are there or not: the
+    database first, then its log and its mark, and last the lock.
+    """
+    return [directory / one for one in (FILE_NAME, f"{FILE_NAME}-wal", MARK_NAME, LOCK_NAME)]
 
 
 def _locked(directory: Path) -> int:

@@ -393,9 +393,11 @@ def test_what_a_store_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
         assert oct((tmp_path / "new").stat().st_mode & 0o777) == "0o700"
         assert set(rights) == {FILE_NAME, f"{FILE_NAME}-wal", MARK_NAME, LOCK_NAME}
         assert set(rights.values()) == {"0o600"}, rights
-        # One that was copied to its place with the rights that copies have.
-        (tmp_path / "new" / FILE_NAME).chmod(0o644)
-        StoreFile(tmp_path / "new").close()
-        assert oct((tmp_path / "new" / FILE_NAME).stat().st_mode & 0o777) == "0o600"
+        # They were copied to their place with the rights that copies have.
+        for path in (tmp_path / "new").iterdir():
+            path.chmod(0o644)
+        file = StoreFile(tmp_path / "new")
+        assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new").iterdir()} == {0o600}
+        file.close()
     finally:
         os.umask(old)
