@@ -338,10 +338,12 @@ def _etcd(address: str) -> Finding:
 
 
 def _store_file(directory: Path) -> Finding:
-    from runtime.store.file import FILE_NAME, StoreFile
+    from runtime.store.file import StoreFile, files_of
 
     def attempt() -> str:
-        if not (directory / FILE_NAME).exists():
+        # With the rest of a store there, but not its database, a founder refuses the directory.
+        *of_store, _lock = files_of(directory)
+        if not any(path.exists() for path in of_store):
             return f"{directory} has no store yet; a founder will begin one there"
         file = StoreFile(directory)
         try:

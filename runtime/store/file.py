@@ -436,8 +436,10 @@ class StoreFile:
 
     def _create(self) -> None:
         """Create an empty store. The file gets its name only when it is complete and on disk."""
-        if self._log.exists():
-            raise self._damaged(f"it is gone, and its log {self._log.name} is there")
+        # Each is made after the file: without it they are the rest of a store that is gone.
+        for what, rest in (("log", self._log), ("mark", self.path.with_name(MARK_NAME))):
+            if rest.exists():
+                raise self._damaged(f"it is gone, and its {what} {rest.name} is there")
         unfinished = self.path.with_name(self.path.name + ".new")
         leftovers = unfinished, self.path.with_name(unfinished.name + "-journal")
         for leftover in leftovers:

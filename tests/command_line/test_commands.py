@@ -17,6 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from runtime.command_line.main import main
+from runtime.store.data_mark import MARK_NAME
+from runtime.store.file import FILE_NAME, StoreFile
 from tests import forked_python
 from tests.command_line.shell import FIRST, UNDERSTUDY, Cluster, Shell, check_mistake
 from tests.free_addresses import free_address
@@ -632,6 +634,28 @@ def test_doctor_reports_a_secret_and_a_store_that_others_can_read(shell: Shell) 
     well, text = finding("store's rights", "--data-dir", "data")
     assert not well
     assert "data (755), data/store.sqlite3 (644)" in text
+
+
+def test_doctor_says_no_store_only_of_a_directory_without_any_part_of_one(tmp_path: Path) -> None:
+    def finding() -> tuple[bool, str]:
+        output = CliRunner().invoke(main, ["doctor", "--json", "--data-dir", str(tmp_path)]).stdout
+        return next(
+            (one["well"], one["text"]) for one in json.loads(output) if one["check"] == "store"
+        )
+
+    assert finding() == (True, f"{tmp_path} has no store yet; a founder will begin one there")
+    StoreFile(tmp_path).close()
+    assert "is sound" in finding()[1]
+    path = tmp_path / FILE_NAME
+    path.rename(tmp_path / "elsewhere")
+    (tmp_path / f"{FILE_NAME}-wal").touch()
+    for rest in (f"log {FILE_NAME}-wal", f"mark {MARK_NAME}"):
+        well, text = finding()
+        assert not well
+        assert f"{path} is damaged (it is gone, and its {rest} is there)" in text
+        assert not path.exists()
+        (tmp_path / rest.split()[1]).unlink()
+    assert "has no store yet" in finding()[1]
 
 
 def test_a_founder_whose_log_is_gone_says_so_and_does_not_begin_anew(shell: Shell) -> None:

@@ -153,12 +153,17 @@ def test_a_damaged_file_whose_log_is_still_there_is_left_as_it_is_with_its_log(
     assert (path.read_bytes(), log.read_bytes()) == before
 
 
-def test_a_file_that_is_gone_while_its_log_is_there_is_not_begun_anew(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_while_its_log_or_mark_is_there_is_not_begun_anew(
+    tmp_path: Path,
+) -> None:
     crashed_copy(tmp_path / "first", tmp_path / "half")
     (tmp_path / "half" / FILE_NAME).unlink()
-    with pytest.raises(StoreDataError, match="it is gone, and its log"):
-        StoreFile(tmp_path / "half")
-    assert not (tmp_path / "half" / FILE_NAME).exists()
+    for rest, what in ((f"{FILE_NAME}-wal", "log"), (MARK_NAME, "mark")):
+        with pytest.raises(StoreDataError, match=f"it is gone, and its {what} {rest} is there"):
+            StoreFile(tmp_path / "half")
+        assert not (tmp_path / "half" / FILE_NAME).exists()
+        (tmp_path / "half" / rest).unlink()
+    StoreFile(tmp_path / "half").close()
 
 
 def test_no_single_byte_that_is_wrong_changes_what_is_loaded(tmp_path: Path) -> None:
