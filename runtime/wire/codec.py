@@ -603,7 +603,8 @@ def _read_arguments(content: Any) -> _Arguments:
 
 def _of_arguments(value: object) -> object:
     if type(value) is _Arguments:
-        return {**dict(enumerate(value.args)), **value.kwargs}
+        places: dict[object, object] = dict(enumerate(value.args))
+        return places | value.kwargs
     return value
 
 
