@@ -473,9 +473,9 @@ class NodeInterface(Spawner, Protocol):
         - `kwargs`: arguments of the members' constructor by name. By default none.
 
         All options of `SpawnOptions` but `name`, `timeout` and `retry` hold for each member, such
-        as `isolation="process"` or `labels`. `idle_timeout` is refused. A pool without a name (None) ends with this node, and
-        a named one when it is stopped. This node gets members only if no other can take them,
-        because it drives the work.
+        as `isolation="process"` or `labels`. `idle_timeout` is refused. A pool without a name
+        (None) ends with this node, and a named one when it is stopped. This node gets members only
+        if no other can take them, because it drives the work.
 
         Raises what `spawn` raises, `ActorStartError` if the first member does not start, and
         TypeError or ValueError for what makes no sense.
