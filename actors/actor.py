@@ -767,7 +767,8 @@ class Actor(Observer):
     @hook
     async def on_stop(self, reason: ExitReason) -> None:
         """Called once after the last message when the actor is stopped or its node leaves; not when
-        its process is killed.
+        its process is killed. Also while `on_start` runs, which is cancelled; not before the
+        constructor has returned.
 
         It is cancelled when the time allowed for stopping (5 seconds) is over; a plain `def` runs
         in a thread, and is left running then.

@@ -558,7 +558,9 @@ class Supervisor(Actor):
 
     async def on_stop(self, reason: ExitReason) -> None:
         """Stop the children."""
-        await self._working().stop(reason)
+        # None: a subclass is stopped before its own `on_start` has called the one above.
+        if self._work is not None:
+            await self._work.stop(reason)
 
     async def _on_crash(self, reason: ExitReason) -> None:
         """Called by the runtime after a crash, for which there is no `on_stop`, while the name is

@@ -319,6 +319,7 @@ class ActorCell:
         "arguments",
         "busy",
         "byte_limit",
+        "constructed",
         "ended",
         "following",
         "found",
@@ -380,6 +381,8 @@ class ActorCell:
         """True from the moment the cell is submitted to the workers until its mailbox is empty
         again.
         """
+        self.constructed = system
+        """False while the constructor of the instance has not returned: see `ready_instance`."""
         self.started = system
         """False while `on_start` has not returned: mail waits."""
         self.found = False
@@ -404,6 +407,14 @@ class ActorCell:
         """Seconds on the node's clock; None if it is no supervisor."""
         self.quiet: trio.Event | None = None
         """Set when no invocation runs or waits any more; None if no task waits for that."""
+
+    @property
+    def ready_instance(self) -> Actor | None:
+        """The instance, None while its constructor has not returned. What may meet an actor that is
+        starting asks this: constructors run in threads, so the instance may lack its attributes,
+        and a `__getattr__` of its class may raise whatever it likes.
+        """
+        return self.instance if self.constructed else None
 
     @property
     def waiting(self) -> int:
@@ -691,6 +702,7 @@ class ActorCell:
             "mail waits and no worker knows of it"
         )
         assert self.ended is None or (self.mailbox is None and not self.held)
+        assert self.constructed or not self.started, "its constructor comes first"
         if self._service_times is not None:
             self._service_times.check_invariants([one.estimate for one in waiting])
         assert all(invocation.estimate is None for invocation in running), "it waits no more"

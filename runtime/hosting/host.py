@@ -452,7 +452,8 @@ class ActorHost:
             )
         definition = cell.methods.get(method)
         if definition is None and self._takes(cell, method):
-            definition = getattr(cell.instance, "batch_methods", BATCH_METHODS)[method]
+            # Of the class: an instance may not be constructed yet, and have a `__getattr__`.
+            definition = getattr(type(cell.instance), "batch_methods", BATCH_METHODS)[method]
         if definition is None:
             near = difflib.get_close_matches(method, cell.methods, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -493,7 +494,7 @@ class ActorHost:
         """
         if method not in BATCH_METHODS or cell.system:
             return False
-        is_proxy = hasattr(cell.instance, "batch_methods")
+        is_proxy = hasattr(type(cell.instance), "batch_methods")
         return method != "@items" or not (is_proxy and has_filters(cell.methods))
 
     def deliver(self, invocation: Invocation, counted: bool = False) -> CallError | None:
@@ -664,7 +665,9 @@ class ActorHost:
                 await self._release_shielded(address)  # noqa: ASYNC102, ASYNC120
                 raise
             failure = self.starts.failure(name, error, module_name(start.cls))
-            if issubclass(type(error), EndedInStartError) and self.draining:
+            if issubclass(type(error), EndedInStartError) and (
+                self.draining or cast("EndedInStartError", error).reason.kind == "node left"
+            ):
                 node = self.node.name
                 # shielded and bounded in there
                 await self._release_shielded(address)  # noqa: ASYNC102, ASYNC120
@@ -707,6 +710,7 @@ class ActorHost:
         began = self._environment.now() if self.recorder is not None else 0.0
         if not start.args and not start.kwargs and starts_at_once(type(instance)):
             # Nothing of the user's runs that could wait, call others, or end the actor.
+            cell.constructed = True
             self._on_started(cell, start.options, began)
             return
         class_path = class_of(address)
@@ -718,6 +722,7 @@ class ActorHost:
                 with self.turns.start(address, before) as turn, scope:
                     context.start_turn = turn
                     await self._construct(start, instance, scope, turn)
+                    cell.constructed = True
                     on_start = instance.on_start
                     # Most classes have none of their own.
                     if getattr(on_start, "__func__", None) is not Actor.on_start:
@@ -732,17 +737,13 @@ class ActorHost:
             with trio.CancelScope(shield=True):
                 await self._release_resources(address)
             ended = cell.ended
-            if (
-                ended is None
-                or not scope.cancel_called
-                or is_cancellation(error)
-                or is_interrupt(error)
-            ):
+            if ended is None or is_cancellation(error) or is_interrupt(error):
                 failed = ExitReason(kind="start failed", text=f"{address.name} did not start")
                 self._end(cell, failed)
                 raise
             self._end(cell, ended)
-            # What its code made of the cancellation says nothing. It is none of the caller's.
+            # What its code made of the cancellation, or of an `on_stop` that ran beside it, says
+            # nothing. It is none of the caller's.
             raise EndedInStartError.of(address, ended) from error  # noqa: ASYNC104
         finally:
             self.counts.starting.add(class_path, count=-1)
@@ -850,6 +851,10 @@ class ActorHost:
             )
             if not in_time and reason.is_normal:
                 reason = ExitReason("killed", f"{reason}; it did not stop within {seconds:g} s")
+            if (under_way := self._under_way.get(cell)) is not None:
+                # The start of a supervisor whose `on_stop` is over. It would go on without what
+                # that has ended.
+                under_way.cancel()
             # Before the end is reported: a supervisor that restarts the actor must find the name
             # free.
             await self._give_back(cell.address)
@@ -857,11 +862,12 @@ class ActorHost:
         return reason
 
     def _cancel_start(self, cell: ActorCell) -> None:
-        """Cancel the start of an actor that has ended before it was over. That of a supervisor ends
-        by its `on_stop`, which stops its children.
+        """Cancel the start of an actor that has ended before it was over. That of a supervisor
+        which is constructed ends by its `on_stop`, which stops its children.
         """
         under_way = self._under_way.get(cell)
-        if under_way is not None and type(cell.instance).supervises is not True:
+        supervises = cell.constructed and type(cell.instance).supervises is True
+        if under_way is not None and not supervises:
             under_way.cancel()
 
     async def _release_resources(self, address: Address) -> None:
@@ -908,7 +914,7 @@ class ActorHost:
                 or not cell.started
                 or cell in self._nurseries
                 or not stops_at_once(cell)
-                or cell.instance.supervises is True
+                or type(cell.instance).supervises is True
             ):
                 answers.append("busy")
             else:

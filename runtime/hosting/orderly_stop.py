@@ -51,14 +51,18 @@ async def bring_to_an_end(
     `own_tasks`: the nursery of the actor's own tasks, None if it was never used. Returns False if
     anything had to be cancelled or was left behind: it did not stop in its time.
 
-    A supervisor's `on_stop` comes first, because it ends the supervisor's running methods. Code
+    A supervisor's `on_stop` comes first, because it ends the supervisor's running methods. There is
+    none for an actor whose constructor has not returned: it may lack what `on_stop` uses. Code
     that cannot be cancelled, because it shields itself, is left behind in `nursery`, which is the
     node's.
     """
     if own_tasks is None and stops_at_once(cell):
         return True
     until = trio.current_time() + (math.inf if seconds is None else seconds)
-    if type(cell.instance).supervises is True:
+    if not cell.constructed:
+        # Its start is cancelled, and no call has begun. Its constructor may have begun tasks.
+        in_time = True
+    elif type(cell.instance).supervises is True:
         in_time = await _say_goodbye(cell, reason, until, nursery, threads)
         await _finish(cell, trio.current_time() + LAST_SECONDS)
     else:

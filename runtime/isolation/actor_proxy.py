@@ -33,6 +33,7 @@ from actors.supervision import ExitReason
 from runtime.calls.error_codec import PassedOnError
 from runtime.hosting.actor_state import ActorState, gives_state
 from runtime.hosting.cell import (
+    ActorCell,
     EndedElsewhereError,
     RefusedElsewhereError,
     StartFailedElsewhereError,
@@ -365,3 +366,10 @@ class ActorProxy(Actor):
             chain=self._chain,
             context=self._call_context,
         )
+
+
+def proxy_of(cell: ActorCell | None) -> ActorProxy | None:
+    """The proxy of an isolated actor, once it has its attributes; None for any other actor."""
+    instance = None if cell is None else cell.ready_instance
+    # By `type`: `isinstance` reads `__class__`, which is user code.
+    return cast("ActorProxy", instance) if issubclass(type(instance), ActorProxy) else None

@@ -43,7 +43,7 @@ from runtime.groups.groups import Groups, ProcessGroup
 from runtime.hosting.cell import ActorCell, RefusedElsewhereError
 from runtime.hosting.node_service import StartFailed, StartFailures, actor_class
 from runtime.hosting.start_tickets import StartTickets
-from runtime.isolation.actor_proxy import ActorProxy
+from runtime.isolation.actor_proxy import proxy_of
 from runtime.isolation.child_process import ChildProcessHandle
 from runtime.isolation.messages import (
     ISOLATION_SERVICE,
@@ -353,8 +353,8 @@ class NodeApi:
         """Cancel a watch. Returns when no notice of it can reach the actor any more."""
         cell = self._cell(name, epoch)
         self._watcher.cancel(number)
-        if isinstance(cell.instance, ActorProxy):
-            await cell.instance.wait_delivered(number)
+        if (proxy := proxy_of(cell)) is not None:
+            await proxy.wait_delivered(number)
 
     @operation
     async def link(self, name: str, epoch: int, address: Address) -> None:

@@ -79,6 +79,10 @@ class NodeInternals:
         """The values that it owns, and those that it holds."""
         return self.endpoint.references
 
+    async def stop_actors(self) -> None:
+        """Stop its actors, as the founder of a local cluster does before the other nodes leave."""
+        await self._node._stop_actors()
+
     @property
     def environment(self) -> Environment:
         """Its clock, chance, ids and timings."""

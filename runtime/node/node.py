@@ -940,6 +940,9 @@ class Node(BaseNode):
         by `Timings.drain` where a stop was under way.
         """
         timings = self._environment.timings
+        # A singleton that is stopped here goes to another node. This one does not leave yet, and
+        # would be the first to start it again.
+        self._candidacies.end()
         # An actor whose stop has begun without a limit may outlast what is granted to all.
         with trio.move_on_after(timings.drain):
             await self._endpoint.host.stop_all(

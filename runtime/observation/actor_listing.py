@@ -13,7 +13,7 @@ import trio
 
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.host import ActorHost
-from runtime.isolation.actor_proxy import ActorProxy
+from runtime.isolation.actor_proxy import proxy_of
 from runtime.near_names import nearest
 from runtime.observation.conditions import (
     MOST_CONDITIONS,
@@ -50,9 +50,10 @@ TOP_COLUMNS: Final = ("waiting", "wait", "turn", "rate", "restarts")
 def actor_row(cell: ActorCell, supervisors: Mapping[str, str]) -> Row:
     """Describe an actor in one row. `supervisors`: for whom actors were started, by name.
 
-    `role`: what the runtime has it for, "" for an actor of a user; a pool has its `members`.
+    `role`: what the runtime has it for, "" for an actor of a user; a pool has its `members`, None
+    while it is being constructed.
     """
-    address, instance = cell.address, cell.instance
+    address, proxy = cell.address, proxy_of(cell)
     role = role_of(address.class_path)
     row = {
         "name": address.name,
@@ -64,12 +65,12 @@ def actor_row(cell: ActorCell, supervisors: Mapping[str, str]) -> Row:
         "running": len(cell.running),
         "served": cell.served,
         "started": cell.started,
-        "supervises": type(instance).supervises is True,
+        "supervises": type(cell.instance).supervises is True,
         "supervisor": supervisors.get(address.name, ""),
-        "pid": instance.pid if isinstance(instance, ActorProxy) else None,
+        "pid": proxy.pid if proxy is not None else None,
     }
     if role == POOL:
-        row["members"] = members_of(instance)
+        row["members"] = members_of(cell.ready_instance)
     return row
 
 

@@ -15,7 +15,7 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.hosting.debug_requests import NOT_DEBUGGABLE, DebugRequests
 from runtime.hosting.host import ActorHost
 from runtime.hosting.post_mortem import FailureRecord
-from runtime.isolation.actor_proxy import ActorProxy
+from runtime.isolation.actor_proxy import ActorProxy, proxy_of
 from runtime.user_errors import text_of
 
 DEBUG_SERVICE: Final = "@debug"
@@ -101,11 +101,12 @@ class DebugService(Actor):
         epoch.
         """
         cell = self._host.cells.get(actor)
-        if cell is None or not isinstance(cell.instance, ActorProxy):
+        proxy = proxy_of(cell)
+        if cell is None or proxy is None:
             return None
-        if not cell.instance.has_process or epoch not in (0, cell.address.epoch):
+        if not proxy.has_process or epoch not in (0, cell.address.epoch):
             return None
-        return cell.instance
+        return proxy
 
 
 def _unanswered(proxy: ActorProxy, error: CallError) -> str:

@@ -25,7 +25,7 @@ from runtime.hosting.actor_state import ActorStates
 from runtime.hosting.host import ActorHost
 from runtime.hosting.profiler import packed_profile
 from runtime.hosting.stacks import read_stacks
-from runtime.isolation.actor_proxy import ActorProxy
+from runtime.isolation.actor_proxy import proxy_of
 from runtime.observation.actor_listing import ActorListing
 from runtime.observation.blocked_loops import BlockedLoops
 from runtime.observation.conditions import read_conditions
@@ -227,8 +227,8 @@ class InspectionService(Actor):
         """
         stacks = read_stacks(self._host.workers.running, self._environment.now(), actor)
         cell = None if actor is None else self._host.cells.get(actor)
-        if cell is not None and isinstance(cell.instance, ActorProxy):
-            stacks["process"] = await cell.instance.stacks()
+        if (proxy := proxy_of(cell)) is not None:
+            stacks["process"] = await proxy.stacks()
         return stacks
 
     @method(concurrent=True)
@@ -237,8 +237,8 @@ class InspectionService(Actor):
         `packed_profile`. b"" while another profile is taken, which would see this one.
         """
         cell = self._host.cells.get(actor)
-        if cell is not None and isinstance(cell.instance, ActorProxy):
-            return await cell.instance.profile(seconds, rate)
+        if (proxy := proxy_of(cell)) is not None:
+            return await proxy.profile(seconds, rate)
         if self._profiling:
             return b""
         self._profiling = True
@@ -271,12 +271,8 @@ class InspectionService(Actor):
         cell = self._host.cells.get(name)
         if cell is None or cell.system:
             return None
-        instance = cell.instance
-        found = (
-            await instance.state()
-            if isinstance(instance, ActorProxy)
-            else await self._states.read(cell)
-        )
+        proxy = proxy_of(cell)
+        found = await proxy.state() if proxy is not None else await self._states.read(cell)
         return attrs.asdict(found)
 
     @method(concurrent=True, idempotent=True)
@@ -301,7 +297,7 @@ class InspectionService(Actor):
         now = self._environment.now()
         waiting = [invocation for invocation in cell.mailbox or () if not invocation.cancelled]
         oldest = waiting[0] if waiting else None
-        instance = cell.instance
+        proxy = proxy_of(cell)
         return {
             "name": name,
             "class": cell.address.class_path,
@@ -320,7 +316,7 @@ class InspectionService(Actor):
             "argument_bytes": cell.arguments.held if cell.arguments is not None else 0,
             "mailbox_bytes": cell.byte_limit,
             "oldest_seconds": now - oldest.queued_at if oldest and oldest.queued_at else None,
-            "pid": instance.pid if isinstance(instance, ActorProxy) else None,
+            "pid": proxy.pid if proxy is not None else None,
             **describe_calls([cell], self._node, now),
         }
 

@@ -5,7 +5,7 @@ supervisor lists its first children, and every list says what it leaves out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import trio
@@ -138,8 +138,10 @@ def shared_out(counts: Mapping[str, int], most: int = MOST_CHILDREN) -> dict[str
 
 
 def _work_of(cell: ActorCell) -> SupervisionWork | None:
-    instance = cell.instance
-    work = instance._work if isinstance(instance, Supervisor) else None
+    # Not `isinstance`, which reads `__class__`: that is user code.
+    instance = cell.ready_instance
+    is_one = issubclass(type(instance), Supervisor)
+    work = cast("Supervisor", instance)._work if is_one else None
     return work if isinstance(work, SupervisionWork) else None
 
 

@@ -195,6 +195,10 @@ class MapRun:
         self._hungry = True
         """True while a member would take an item that comes."""
 
+    def check(self) -> None:
+        """Raises NotAMemberError after the end of the node."""
+        self._members.endpoint.lifetime.check()
+
     async def run(self) -> None:
         """Run it to its end. Raises only what cancels it."""
         environment = self._members.environment
@@ -777,6 +781,8 @@ class MapResults(AsyncIterator[R], Generic[R]):
             await trio.lowlevel.checkpoint()
             raise StopAsyncIteration
         if self._token is None:
+            # Before the nursery, which takes no tasks after the end of the node.
+            self._run.check()
             self._token = trio.lowlevel.current_trio_token()
             self._nursery.start_soon(self._run.run, name="map")
         self._reading = True

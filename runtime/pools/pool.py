@@ -221,6 +221,7 @@ class Pool(ProcessBound, Generic[A]):
 
     def members(self) -> tuple[A, ...]:
         """Handles of the members, as this node knows them. Never waits."""
+        self._members.endpoint.lifetime.check()
         return tuple(
             self._members.public_handle(member) for member in sorted(self._members.present())
         )
@@ -387,8 +388,9 @@ class Pool(ProcessBound, Generic[A]):
         """
         with CHECKS:
             check_journal_name(name)
-        self._members.endpoint.lifetime.check()
-        return await _journals(self._node).remove(name)
+        lifetime = self._members.endpoint.lifetime
+        with lifetime.asking(f"the journal {name!r} was not removed, as far as is known"):
+            return await _journals(self._node).remove(name)
 
     async def submit(
         self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
@@ -410,6 +412,7 @@ class Pool(ProcessBound, Generic[A]):
         """
         with CHECKS:
             definition = self._definition(method)
+        self._members.endpoint.lifetime.check()
         present, away = sorted(self._members.present()), self._members.out_of_reach()
         answers: list[Answer[R] | None] = [None] * len(present)
 

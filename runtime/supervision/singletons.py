@@ -435,6 +435,12 @@ class Candidacies:
         """Run the candidates in `nursery`, from when the node begins to serve until it leaves."""
         self._nursery = nursery
 
+    def end(self) -> None:
+        """Start no singleton here any more: this node stops its actors, and then leaves. Its
+        candidates stand down when they would start one.
+        """
+        self._spawner.start_no_candidates()
+
     async def stand(self, request: StartRequest) -> Address:
         """Make this node a candidate for the singleton that `request` names, and return its address
         once it runs on any node. Raises what its first start on this node raises, and

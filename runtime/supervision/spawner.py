@@ -152,6 +152,7 @@ class ActorSpawner:
         self._names = names
         self._members = members
         self._environment = environment
+        self._starts_candidates = True
 
     @property
     def nursery(self) -> trio.Nursery:
@@ -238,10 +239,19 @@ class ActorSpawner:
             )
         )
 
+    def start_no_candidates(self) -> None:
+        """Refuse `start_candidate` from now on: this node is about to leave."""
+        self._starts_candidates = False
+
     async def start_candidate(self, request: StartRequest) -> Address:
         """Start the actor of a candidate on this node, on behalf of the cluster. Raises what
         `ActorHost.start` raises, and NoPlacementError if its options exclude this node.
         """
+        if not self._starts_candidates:
+            node = self._endpoint.identity[0]
+            raise NodeDrainingError(
+                f"node {node} is leaving the cluster and starts no singletons", node=node
+            )
         own = self._members.current(self._endpoint.identity)
         if own is not None:
             check_candidate(own.member, request.options)

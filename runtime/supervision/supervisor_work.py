@@ -133,6 +133,13 @@ class SupervisionWork:
         """Set when `start` may return, or must raise."""
         self._over = trio.Event()
         """Set when the supervisor has ended, and no effect is carried out any more."""
+        self._stopping = False
+        """True once it was asked to stop."""
+        self._looked = trio.Event()
+        """Set when `start` has looked for children to adopt: it carries out effects then, or never
+        does.
+        """
+        self._carries_out = False
         self._has_started = False
         """True once the machine has said so."""
         self._is_ready = False
@@ -172,18 +179,23 @@ class SupervisionWork:
         when those that live are adopted. Raises ActorStartError if one does not start,
         ActorNotPlacedError if that is not its fault or the store is away.
         """
-        if self._name.count("/") >= MOST_DEPTH:
-            raise ActorStartError(
-                f"{self._name} is {MOST_DEPTH} levels deep in its tree: check whether a "
-                "supervisor starts itself, directly or through others",
-                actor=self._name,
-            )
         try:
+            if self._name.count("/") >= MOST_DEPTH:
+                raise ActorStartError(
+                    f"{self._name} is {MOST_DEPTH} levels deep in its tree: check whether a "
+                    "supervisor starts itself, directly or through others",
+                    actor=self._name,
+                )
             await self._adopt()
         except StoreError as error:
             raise ActorNotPlacedError(
                 f"{self._name} cannot be started now: {error}", actor=self._name
             ) from error
+        finally:
+            self._looked.set()
+        if self._stopping:
+            raise SupervisorStoppingError(f"{self._name} was stopped before it had any children")
+        self._carries_out = True
         self._supervisor.nursery.start_soon(self._carry_out, name=f"supervision of {self._name}")
         self._queue_effects(self._begin())
         await self._ready.wait()
@@ -201,9 +213,16 @@ class SupervisionWork:
         """Stop all children in reverse order, and return when they have ended. Children of a
         supervisor that is restarted on another node keep running.
         """
+        self._stopping = True
+        # Until then it is not known whether it is restarted, and which children live.
+        await self._looked.wait()
         if reason.kind == "node left" and self._lasting:
             # It starts again elsewhere, and its children have no reason to end.
             self._work.cancel()
+            return
+        if not self._carries_out:
+            # Its start was still looking, and nothing would set `_over`.
+            await self._end(reason)
             return
         self._queue_effects(self._machine.stop(self._environment.now()))
         await self._over.wait()
@@ -656,7 +675,7 @@ class SupervisionWork:
                 )
 
     async def _start_child(self, child: ChildState) -> None:
-        id = child.spec.id
+        id, is_adopted = child.spec.id, child.adopted is not None
         with trio.CancelScope() as scope:
             child.scope = scope
             start = ChildStart(
@@ -710,7 +729,9 @@ class SupervisionWork:
             if reason.kind == "node died":
                 self._lost_with_node(address, reason)
             else:
-                self._end_of(child, reason)
+                # Its name was claimed, and the start that had claimed it ended with the supervisor
+                # which had begun it: nothing to look into.
+                self._end_of(child, reason, expected=is_adopted and reason.kind == "no such actor")
 
     def _lost_with_node(self, at: Address, reason: ExitReason) -> None:
         """Handle the death of a node: all children that were on it are lost, as one event."""
@@ -768,8 +789,17 @@ class SupervisionWork:
         recent = self._machine.intensity.recent(self._environment.now())
         return recent / max(1, self._supervisor.intensity)
 
-    def _end_of(self, child: ChildState, reason: ExitReason, *, failed: bool = False) -> None:
-        """Handle the end of a child's actor that was not stopped, or its failed start."""
+    def _end_of(
+        self,
+        child: ChildState,
+        reason: ExitReason,
+        *,
+        failed: bool = False,
+        expected: bool = False,
+    ) -> None:
+        """Handle the end of a child's actor that was not stopped, or its failed start. One that is
+        `expected` is logged at level INFO, unless the supervisor ends with it.
+        """
         # The phase before the machine handles the end, by which it may enter another.
         id, now, running = (
             child.spec.id,
@@ -797,10 +827,9 @@ class SupervisionWork:
             ends_supervisor=ends_supervisor,
             temporary=self._supervisor.after_temporary or AFTER_TEMPORARY,
         )
-        is_known = child.fails or self._supervisor.logs_failed_starts
-        self._log(
-            logging.INFO if is_known and failed and not ends_supervisor else level, text, reason
-        )
+        is_known = failed and (child.fails or self._supervisor.logs_failed_starts)
+        is_quiet = (is_known or expected) and not ends_supervisor
+        self._log(logging.INFO if is_quiet else level, text, reason)
         child.fails = failed
         if not ends_supervisor:
             self._count(effects, reason)

@@ -35,8 +35,10 @@ from runtime import LocalCluster, cluster_processes, open_local_cluster, open_no
 from runtime.announcements import local_cluster_at
 from runtime.environment import SystemEnvironment, process_start
 from runtime.links.transports import SocketConnection
+from runtime.node import internals_of
 from runtime.processes import ChildProcess, ForkServer
 from runtime.references.owned_values import OwnedValues
+from runtime.supervision.placement import CALLS_ONLY
 from tests.cluster.actors_used import Ledger, Sleeper, Stubborn, Teller
 from tests.waiting import until
 
@@ -248,6 +250,28 @@ async def test_supervised_actors_end_in_silence_when_the_whole_cluster_ends(
             # Some of them run on the founding node, which stops its actors first.
             on = SpawnOptions(on="driver" if number % 2 else None)
             await dynamic.start_child(ChildSpec(id=f"added-{number}", actor=Teller, options=on))
+    assert lines == []
+    assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+async def test_a_pool_that_a_client_has_opened_ends_in_silence_with_the_cluster(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its supervisor has just moved from the client to the founding node when that stops its
+    actors, and moves on to a worker, which leaves next.
+    """
+    lines = list[str]()
+    async with (
+        open_local_cluster(nodes=1, on_line=lambda name, line: lines.append(line)) as cluster,
+        open_node(
+            "caller",
+            join=cluster.node.address,
+            cluster=cluster.node.cluster,
+            secret=list(internals_of(cluster.node).keyring.secrets()),
+            labels={CALLS_ONLY: "true"},
+        ) as caller,
+    ):
+        await caller.pool("pool", Teller, size=1)
     assert lines == []
     assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []
 

@@ -20,7 +20,7 @@ import trio.testing
 
 from actors import Actor, ChildSpec, Supervisor, method
 from actors.errors import CallError, JoinError, LeaseLostError, NotAMemberError, SpawnError
-from actors.reference import wait_all
+from actors.reference import wait_all, wait_any
 from actors.retry import RetryPolicy
 from runtime import Node, open_local_cluster, open_node
 from runtime.environment import SystemEnvironment
@@ -77,10 +77,21 @@ class Adder(Actor):
         await trio.sleep_forever()
 
     @method(concurrent=True)
+    async def rest_with(self, amount: int) -> int:
+        """Never ends, and takes something."""
+        await trio.sleep_forever()
+        return amount
+
+    @method(concurrent=True)
     async def count(self, to: int) -> AsyncIterator[int]:
         """Numbers."""
         for number in range(to):
             yield number
+
+
+def double(number: int) -> int:
+    """A function that any node can run."""
+    return 2 * number
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -93,6 +104,9 @@ class World:
     far: Adder
     named_near: Adder
     named_far: Adder
+    isolated_near: Adder
+    isolated_far: Adder
+    pool: Any
     supervisor: Any
     group: Any
     own: Any
@@ -194,7 +208,52 @@ OPERATIONS: dict[str, Operation] = {
     "restart a child": lambda world: world.supervisor.restart_child.options(timeout=1.0)(
         "there is no such child"
     ),
+    "status": at_once(lambda world: world.node.status()),
+    "wait any": lambda world: wait_any([world.own, world.borrowed]),
+    "spawn in a process": lambda world: world.node.options(isolation="process").spawn(Adder),
+    "spawn many": lambda world: world.node.spawn_many(Adder, [(), ()]),
+    "spawn many with names": lambda world: world.node.spawn_many(
+        Adder, [(), ()], names=["one-of-many", "another-of-many"]
+    ),
+    "spawn many elsewhere": lambda world: world.node.options(on=world.other.name).spawn_many(
+        Adder, [(), ()]
+    ),
+    "run": lambda world: world.node.run(double, 2),
+    "run elsewhere": lambda world: world.node.options(on=world.other.name).run(double, 2),
+    "call in a process here": lambda world: world.isolated_near.add.options(timeout=1.0)(1),
+    "call in a process there": lambda world: world.isolated_far.add.options(timeout=1.0)(1),
+    "send to a process here": lambda world: world.isolated_near.add.send(1),
+    "remote in a process here": lambda world: fetched(world.isolated_near.add.remote(1)),
+    "stream from a process here": lambda world: listed(world.isolated_near.count(3)),
+    "stream from a process there": lambda world: listed(world.isolated_far.count(3)),
+    "pool": lambda world: world.node.pool("late-pool", Adder, size=1),
+    "pool that there is": lambda world: world.node.pool("pool", Adder, size=2),
+    "pool without a name": lambda world: world.node.pool(None, Adder, size=1),
+    "lookup of a pool": lambda world: world.node.lookup_pool("pool", Adder),
+    "lookup of an unknown pool": lambda world: world.node.lookup_pool("no-pool", Adder),
+    "pool journals": lambda world: world.node.pool_journals(),
+    "remove a pool journal": lambda world: world.node.remove_pool_journal("nothing"),
+    "remove a journal": lambda world: world.pool.remove_journal("nothing"),
+    "pool members": at_once(lambda world: world.pool.members()),
+    "pool ready": lambda world: world.pool.ready(),
+    "map": lambda world: listed(world.pool.map(Adder.add, [1, 2])),
+    "map of nothing": lambda world: listed(world.pool.map(Adder.add, [])),
+    "map as they come": lambda world: listed(world.pool.map(Adder.add, [1], ordered=False)),
+    "map with kept results": lambda world: listed(world.pool.map(Adder.add, [1], keep=True)),
+    "starmap": lambda world: listed(world.pool.starmap(Adder.add, [(1,), (2,)])),
+    "submit": lambda world: fetched(world.pool.submit(Adder.add, 1)),
+    "call all of a pool": lambda world: world.pool.call_all(Adder.read),
+    "choose of a pool": lambda world: world.pool.choose().read(),
 }
+
+
+AFTER_THE_BLOCK: dict[str, Operation] = {
+    "resize": lambda world: world.pool.resize(2),
+    "stop a pool": lambda world: world.pool.stop(),
+}
+"""What else is asked of a node that has left. Before, the first waits for a named actor, which
+pauses without a store, and the second ends what the others need.
+"""
 
 
 WAITING: dict[str, Operation] = {
@@ -208,6 +267,10 @@ WAITING: dict[str, Operation] = {
     "call that rests there": lambda world: world.far.rest(),
     "fetch of what is not there yet": lambda world: world.pending.fetch(),
     "wait all of what is not there yet": lambda world: wait_all([world.pending]),
+    "call that rests in a process": lambda world: world.isolated_near.rest(),
+    "pool ready with more members": lambda world: world.pool.ready(99),
+    "map that rests": lambda world: listed(world.pool.map(Adder.rest_with, [1, 2])),
+    "call all that rests": lambda world: world.pool.call_all(Adder.rest),
 }
 """What waits for something to happen in the cluster, for as long as that takes."""
 
@@ -225,6 +288,7 @@ async def a_world(node: Node, other: Node) -> World:
     async for found in group.watch():
         if found:
             break
+    isolated = node.options(isolation="process")
     return World(
         node=node,
         other=other,
@@ -232,6 +296,9 @@ async def a_world(node: Node, other: Node) -> World:
         far=far,
         named_near=await node.options(name="named-near").spawn(Adder),
         named_far=await node.lookup("named-far", Adder),
+        isolated_near=await isolated.spawn(Adder),
+        isolated_far=await isolated.options(on=other.name).spawn(Adder),
+        pool=await node.pool("pool", Adder, size=2),
         supervisor=await node.lookup("supervisor", Supervisor),
         group=group,
         own=await node.put([1, 2, 3]),
@@ -287,7 +354,8 @@ def not_allowed(found: dict[str, object]) -> list[str]:
     """Those that did not end, or with something that is not documented."""
     wrong = []
     for name, outcome in found.items():
-        allowed = (CallError, SpawnError) if "spawn" in name or name == "singleton" else CallError
+        starts = "spawn" in name or name == "singleton" or name.startswith("pool")
+        allowed = (CallError, SpawnError) if starts else CallError
         if outcome == "nothing" or (
             isinstance(outcome, BaseException) and not isinstance(outcome, allowed)
         ):
@@ -409,6 +477,8 @@ async def test_a_node_whose_block_has_ended_says_so_at_once_whatever_it_is_asked
                 other = await opened(nursery, "other")
                 closing = await opened(nursery, "node", other)
             world = await a_world(closing.node, other.node)
+            # Made before the end, and read after it.
+            results = world.pool.map(Adder.add, [1, 2])
 
             async def run_until_closed() -> None:
                 under_way.update(await outcomes(world, WAITING, 20.0))
@@ -417,7 +487,8 @@ async def test_a_node_whose_block_has_ended_says_so_at_once_whatever_it_is_asked
                 waiting_ones.start_soon(run_until_closed)
                 await trio.testing.wait_all_tasks_blocked(0.05)
                 await closing.close()
-            found = await outcomes(world, OPERATIONS | WAITING, AT_ONCE)
+            made: dict[str, Operation] = {"map made before": lambda world: listed(results)}
+            found = await outcomes(world, OPERATIONS | WAITING | AFTER_THE_BLOCK | made, AT_ONCE)
             await other.close()
     wrong = [
         f"{name}: {outcome!r}"

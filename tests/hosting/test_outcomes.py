@@ -78,6 +78,7 @@ class Outcomes:
 
 def test_a_run_that_ends_after_its_actor_did_in_a_pause_is_reported_at_once() -> None:
     cell = ActorCell(Address("slow", "here", 1, 1, "", True), Slow(), 10)
+    cell.constructed = True
     cell.started = True
     outcomes = Outcomes()
     invocation = Invocation(cell, Slow.__methods__["work"], (), {}, outcomes, None, 1, float("inf"))

@@ -52,7 +52,8 @@ def test_classes_beyond_the_bound_are_summed_together() -> None:
             self.address = self
             self.class_path = f"m:C{number}"
             self.name, self.epoch, self.registered = f"a{number}", 1, True
-            self.instance, self.started = Idle(), True
+            self.instance = self.ready_instance = Idle()
+            self.started = True
             self.waiting, self.running, self.served = 1, (), 2
 
     summary = ActorsSummary()

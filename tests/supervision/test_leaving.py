@@ -11,9 +11,11 @@ import pytest
 import trio
 
 from actors import Actor, ChildSpec, Supervisor, UnderstudyError, method
+from actors.errors import NodeDrainingError
 from actors.supervision import ExitReason
 from runtime import open_node
-from runtime.node import Node
+from runtime.node import Node, internals_of
+from tests.live_pair import open_pair
 from tests.waiting import until
 
 SECRET = "a secret for the tests of leaving"
@@ -193,3 +195,21 @@ async def test_a_leaving_node_that_moves_an_actor_stops_nothing_that_is_linked_t
         # One that had been stopped by the link would be gone by now: the link is told of the end
         # before the move begins.
         assert await stays.life() == ("here", stays.address.epoch)
+
+
+async def test_a_node_that_stops_its_actors_and_has_not_left_starts_no_singleton_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The founder of a local cluster keeps the store meanwhile. Another candidate starts it."""
+    caplog.set_level(logging.INFO)
+    with trio.fail_after(60):
+        async with open_pair() as pair:
+            await pair.here.options(name="single").singleton(Worker)
+            await internals_of(pair.here).stop_actors()
+            # The only candidate so far: it would have started it again at once.
+            await until(lambda: "no longer stands for" in caplog.text, "its candidate stands down")
+            assert "single" not in internals_of(pair.here).cells
+            moved = await pair.there.options(name="single").singleton(Worker)
+            assert (await moved.life())[0] == "there"
+            with pytest.raises(NodeDrainingError, match="starts no singletons"):
+                await pair.here.options(name="another").singleton(Worker)
