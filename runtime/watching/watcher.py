@@ -66,6 +66,9 @@ CONFIRM_SECONDS = 1.0
 RESTARTS_SECONDS = 2.0
 """Seconds that a notice waits at most for the store to say whether the name will be restarted."""
 
+LONGEST_PAUSE = 0.2
+"""Seconds between two questions whether a supervisor has withdrawn its intent."""
+
 GIVE_UP_SECONDS = 1.0
 """Seconds that a cancelled `link` may take to undo the link at the other node."""
 
@@ -617,6 +620,8 @@ class Watcher:
         with trio.move_on_after(RESTARTS_SECONDS):
             try:
                 restarts = await self._names.is_promised(target.name)
+                if restarts and reason.is_normal:
+                    restarts = await self._is_permanent(target)
             except (StoreError, CallError) as error:
                 logger.info(
                     "cannot find out whether %s will be restarted; its notices say no: %s",
@@ -625,6 +630,20 @@ class Watcher:
                 )
         self._ending.discard(target)
         self._deliver(target, reason, restarts=restarts)
+
+    async def _is_permanent(self, target: Target) -> bool:
+        """True if an actor that has ended normally is restarted. That of a transient child is not:
+        its supervisor learns of the end as this does, and withdraws its intent.
+        """
+        # Polled, a few times: it is either withdrawn or carried out within milliseconds.
+        pause = 0.01
+        while await self._names.is_promised(target.name):
+            found = await self._names.find(target.name)
+            if found is not None and found.epoch > target.epoch:
+                return True
+            await trio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        return False
 
     def _deliver(self, target: Target, reason: ExitReason, *, restarts: bool) -> None:
         for one in self._watches.on_ended(target):

@@ -7,6 +7,7 @@ import trio
 
 from actors import ChildSpec, ExitReason, SpawnOptions, Supervisor
 from actors.errors import ActorDiedError, ActorNotFoundError
+from actors.supervision import RestartType
 from runtime import open_node
 from runtime.node import internals_of
 from tests.live_pair import LONG_LEASE, SECRET, Pair
@@ -103,6 +104,23 @@ async def test_a_restart_ends_the_old_epoch_and_says_that_a_new_one_is_expected(
         notice = (await watcher.wait_told(2))[1]
     assert notice.epoch == later
     assert len(await watcher.told()) == 2
+
+
+async def test_the_notice_of_a_transient_child_that_ends_normally_expects_no_new_epoch(
+    pair: Pair, where: str, watcher: Watcher
+) -> None:
+    kinds: tuple[tuple[RestartType, bool], ...] = (("transient", False), ("permanent", True))
+    for number, (restart, expected) in enumerate(kinds):
+        name = f"{restart}-child"
+        spec = ChildSpec(id=name, actor=Watched, options=SpawnOptions(name=name, on=where))
+        spec = spec.changed(restart=restart)
+        await pair.here.options(name=restart).spawn(Supervisor, [spec], intensity=10)
+        watched = await pair.here.lookup(name, Watched)
+        await watcher.look_at(watched)
+        await pair.here.stop(watched)
+        with trio.fail_after(60):
+            notice = (await watcher.wait_told(number + 1))[number]
+        assert (notice.reason.kind, notice.restarts) == ("stopped", expected)
 
 
 async def test_a_watch_of_a_dead_actor_gets_its_notice_at_once(
