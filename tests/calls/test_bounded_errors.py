@@ -121,10 +121,10 @@ def test_containers_of_too_many_objects_are_not_encoded_to_find_their_size() -> 
 
 
 def nested(count: int) -> Exception:
-    error: Exception = ValueError("the innermost")
+    errors: list[Exception] = [ValueError("the innermost")]
     for _ in range(count):
-        error = ExceptionGroup("g", [error])
-    return error
+        errors = [ExceptionGroup("g", errors)]
+    return errors[0]
 
 
 def annotated() -> Exception:
