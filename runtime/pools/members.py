@@ -161,6 +161,9 @@ class PoolMembers:
                         self.failure = PoolStoppedError(
                             f"pool {self.name} has ended: {error}", actor=self.name
                         )
+                    elif self.endpoint.lifetime.has_ended:
+                        # Not that error: the stream may hear of a link that broke first.
+                        self.failure = self.endpoint.lifetime.error()
                     elif self.endpoint.lifetime.is_over:
                         self.failure = error
                 self._tell()

@@ -487,6 +487,7 @@ class Pool(ProcessBound, Generic[A]):
             pass
 
     def _check(self) -> None:
+        self._members.endpoint.lifetime.check()
         if self._members.failure is not None:
             # The same for each call: without the frames, and so the arguments, of those before.
             raise self._members.failure.with_traceback(None)

@@ -59,8 +59,8 @@ class Delegating(Actor):
         return getattr(self.inner, name)
 
     # What `isinstance` reads of an instance of another class.
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         ASKED.append("__class__")
         return type(self)
 

@@ -22,6 +22,7 @@ from actors.errors import (
     CallTimeoutError,
     ClassMismatchError,
     EncodeError,
+    NotAMemberError,
     OutcomeUnknownError,
     PoisonedItemError,
     PoolStoppedError,
@@ -29,6 +30,7 @@ from actors.errors import (
     ReplyEncodeError,
 )
 from actors.pools import MapChanges
+from runtime import open_node
 from runtime.node import Node, internals_of
 from runtime.pools.pool import Pool
 from tests.live_pair import Pair
@@ -527,3 +529,13 @@ async def test_items_that_raise_what_the_policy_lists_are_retried(pair: Pair) ->
     found = await everything(results)
     assert isinstance(found[1], NoSuchShapeError)
     assert results.counts().repeated == 2
+
+
+async def test_after_the_block_a_pool_says_that_the_node_has_left_whatever_was_before() -> None:
+    async with open_node("alone", secret="a secret for the tests of pools") as node:
+        pool = await node.pool("worn", Squares, size=1)
+        await pool.stop()
+    with pytest.raises(NotAMemberError):
+        pool.choose()
+    with pytest.raises(NotAMemberError):
+        await pool.submit(Squares.square, 1)
