@@ -34,12 +34,19 @@ _LISTENS = "0A"
 
 def is_unspecified(host: str) -> bool:
     """True for the addresses by which a listener binds all interfaces of its machine, `0.0.0.0` and
-    `::`: other machines cannot dial them.
+    `::`, however they are written: other machines cannot dial them.
     """
+    # As the system reads them: `0`, `0x0` and `00.0.0.0` are 0.0.0.0 to it.
     try:
-        return ipaddress.ip_address(host).is_unspecified
+        return not any(socket.inet_aton(host.rstrip(".")))
+    except (OSError, ValueError):
+        pass
+    try:
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_unspecified
 
 
 def own_address(endpoint: str, family: socket.AddressFamily | None = None) -> str:

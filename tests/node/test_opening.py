@@ -55,6 +55,14 @@ async def test_what_is_placed_by_label_or_resource_at_once_finds_the_node_that_w
                     assert await found.where() == node.name
 
 
+UNDIALLED = (
+    *("0:7400", "0x0", "0x0.0", "00.0.0.0:7400", "000", "0.0", "0.0.0.0.", "0.0.0.0.:1"),
+    *("::", "[::]:7400", "::ffff:0.0.0.0", "[::ffff:0.0.0.0]:7400", "::0.0.0.0", "::ffff:0:0"),
+    *("*", "*:7400", "a b:1", " a:1", "a\tb", "a\x1bb:1", "10.0.0.1/8", "me@here", "a,b:1"),
+)
+"""Addresses that name all interfaces of a machine, and what is none."""
+
+
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
@@ -92,6 +100,8 @@ async def test_what_is_placed_by_label_or_resource_at_once_finds_the_node_that_w
         ({"listen": 7400}, TypeError, "listen must be a str"),
         ({"listen": "7400"}, ValueError, "expected HOST:PORT"),
         ({"advertise": "0.0.0.0:7400"}, ValueError, "not an address that other nodes can dial"),
+        *(({"advertise": one}, ValueError, "not an address that other nodes") for one in UNDIALLED),
+        ({"advertise": "a" * 245}, ValueError, "advertise=.* the host has 245 characters"),
         ({"advertise": "here:port"}, ValueError, "expected HOST:PORT"),
         ({"advertise": ""}, ValueError, "not an address that other nodes can dial"),
         ({"advertise": "\ud800:7400"}, ValueError, "no lone surrogates"),
