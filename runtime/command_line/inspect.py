@@ -23,6 +23,7 @@ from runtime.command_line.ends import ends_of
 from runtime.command_line.node_answers import inspection, why
 from runtime.command_line.units import size
 from runtime.logs.formats import iso
+from runtime.membership.cluster_client import unreached
 from runtime.observation.open_calls import OpenCall, read_calls
 from runtime.printable import many, plain
 
@@ -69,8 +70,9 @@ async def _ask(actor: str, chosen: ChosenCluster) -> dict[str, Any]:
                 failures.append(error)
                 nursery.cancel_scope.cancel()
     if failures:
+        reasons = why(failures[0], unreached=unreached(client, member))
         raise NodeUnreachableError(
-            f"{actor} is on node {member['name']}, which did not answer: {why(failures[0])}",
+            f"{actor} is on node {member['name']}, which did not answer: {reasons}",
             node=member["name"],
         ) from failures[0]
     if facts is None:

@@ -29,7 +29,7 @@ from runtime.logs.archive import ArchivedNode, archived_lines, archived_nodes
 from runtime.logs.formats import iso
 from runtime.logs.ring import FIELDS, LogQuestion
 from runtime.logs.service import logs_of
-from runtime.membership.cluster_client import ClusterClient
+from runtime.membership.cluster_client import ClusterClient, unreached
 from runtime.membership.members import PREFIX as NODES
 from runtime.printable import many, plain
 from runtime.service_calls import LONG_POLL_SECONDS
@@ -289,7 +289,8 @@ class _Question:
                 if await self._has_ended(member):
                     click.echo(f"node {node} has ended", err=True)
                     return
-                if printed != (printed := f"node {node} does not answer: {why(error)}"):
+                reasons = why(error, unreached=unreached(self._client, member))
+                if printed != (printed := f"node {node} does not answer: {reasons}"):
                     click.echo(printed, err=True)
                 await trio.sleep(RETRY_SECONDS)
                 continue

@@ -13,7 +13,7 @@ import click
 import trio
 
 from actors.errors import CallError, NodeNotFoundError, NodeUnreachableError, NotAllowedError
-from runtime.membership.cluster_client import ClusterClient
+from runtime.membership.cluster_client import ClusterClient, unreached
 from runtime.observation.inspection_service import inspection_of
 from runtime.printable import many, plain
 
@@ -70,7 +70,7 @@ async def ask_nodes(
         try:
             answers.by_node[member["name"]] = await question(member)
         except CallError as error:
-            answers.silent[member["name"]] = why(error)
+            answers.silent[member["name"]] = why(error, unreached=unreached(client, member))
             if isinstance(error, NotAllowedError):
                 refusals.append(error)
 
@@ -94,10 +94,12 @@ def no_such_node(name: str, members: Iterable[Member], hint: str = "") -> NodeNo
     )
 
 
-def why(error: CallError, seconds: float = NODE_SECONDS) -> str:
+def why(error: CallError, seconds: float = NODE_SECONDS, unreached: str = "") -> str:
     """Why a node has not answered within `seconds`, and what that may mean; of other errors the
-    first line.
+    first line. `unreached`: at which addresses it is not reached, if that is known.
     """
+    if unreached and isinstance(error, TimeoutError | NodeUnreachableError):
+        return f"it cannot be reached from here ({unreached})"
     if isinstance(error, TimeoutError):
         return (
             f"nothing came within {seconds:g} s; its process may be stopped, its machine cut "

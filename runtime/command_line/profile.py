@@ -17,6 +17,7 @@ from runtime.command_line.files import unpacked, written_whole
 from runtime.command_line.node_answers import NODE_SECONDS, inspection, why
 from runtime.command_line.units import Number, PathName
 from runtime.hosting.profiler import MOST_RATE, MOST_SECONDS
+from runtime.membership.cluster_client import unreached
 from runtime.printable import plain
 
 SHOWN = 10
@@ -89,8 +90,9 @@ async def _ask(name: str, seconds: float, rate: int, chosen: ChosenCluster) -> d
                 state = await service.options(timeout=NODE_SECONDS).state(actor)
                 problem = (state or {}).get("problem", "")
         except CallError as error:
+            reasons = why(error, waited, unreached(client, member))
             raise NodeUnreachableError(
-                f"node {member['name']} did not answer: {why(error, waited)}",
+                f"node {member['name']} did not answer: {reasons}",
                 node=member["name"],
             ) from error
     if not packed:

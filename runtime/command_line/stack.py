@@ -14,7 +14,7 @@ from actors.errors import CallError, NodeUnreachableError
 from runtime.command_line.actor_places import find_actor
 from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.node_answers import Member, ask_nodes, inspection, why
-from runtime.membership.cluster_client import ClusterClient
+from runtime.membership.cluster_client import ClusterClient, unreached
 from runtime.printable import many, plain
 
 RUNTIME = str(Path(runtime.__file__).parent)
@@ -54,8 +54,9 @@ async def _ask(name: str, chosen: ChosenCluster) -> dict[str, Any]:
         if failure is not None:
             blocked = await _blocked(client, member)
             if blocked is None:
+                reasons = why(failure, unreached=unreached(client, member))
                 raise NodeUnreachableError(
-                    f"node {member['name']} did not answer: {why(failure)}", node=member["name"]
+                    f"node {member['name']} did not answer: {reasons}", node=member["name"]
                 ) from failure
             answer = {"blocked": blocked}
         return {"node": member["name"], "pid": member["pid"], "actor": actor, **NOTHING, **answer}

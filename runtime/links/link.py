@@ -224,6 +224,18 @@ class Link(Outbound):
         """Return the addresses that could not be reached, each with the reason."""
         return "; ".join(with_address(address, why) for address, why in self.dial_errors.items())
 
+    def unreached(self) -> str:
+        """Like `undialled`, and before any dial has failed the addresses that do not answer; "" if
+        the peer is connected.
+        """
+        if self.connected:
+            return ""
+        return self.undialled() or "nothing answers at " + ", ".join(
+            address.removeprefix("tcp:")
+            for address in self.peer.addresses
+            if address.startswith("tcp:")
+        )
+
     def open(self, connection: Connection, peer_received: int, first: bytes = b"") -> None:
         """Use a new connection: write `first`, then the frames that the peer does not have, then
         those that are posted from now on. Call `run` next.

@@ -8,6 +8,7 @@ import errno
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -17,6 +18,7 @@ from actors.errors import (
     ActorNotFoundError,
     CallError,
     CallTimeoutError,
+    DeadlineExceededError,
     HandshakeError,
     HandshakeTimeoutError,
     JoinError,
@@ -115,6 +117,15 @@ class ClusterClient:
                 return self.endpoint.make_handle(await self.names.locate_within(name, seconds))
             except ActorNotFoundError as error:
                 text = str(error)
+            except DeadlineExceededError as error:
+                # The name is read in the store.
+                if reasons := self.store.unreached():
+                    raise DeadlineExceededError(
+                        f"{error}: the node {self.status['store']['node']}, which keeps the "
+                        f"cluster's store, cannot be reached from here ({reasons})",
+                        actor=name,
+                    ) from None
+                raise
             near = nearest(name, await self.names.to_compare(name))
         raise ActorNotFoundError(f"{text}; did you mean {near[0]!r}?" if near else text, actor=name)
 
@@ -179,14 +190,12 @@ def unreached(client: ClusterClient, member: dict[str, Any]) -> str:
     """Return the addresses of a member that could not be reached, each with the reason; "" if the
     member is connected or was not dialled.
     """
-    link = client.endpoint.peers.links.get(NodeId(member["name"], member["incarnation"]))
-    if link is None or link.connected:
-        return ""
-    return link.undialled() or "nothing answers at " + ", ".join(
-        address.removeprefix("tcp:")
-        for address in link.peer.addresses
-        if address.startswith("tcp:")
-    )
+    return _unreached(client.endpoint, NodeId(member["name"], member["incarnation"]))
+
+
+def _unreached(endpoint: RpcEndpoint, node: NodeId) -> str:
+    link = endpoint.peers.links.get(node)
+    return "" if link is None else link.unreached()
 
 
 @asynccontextmanager
@@ -233,7 +242,12 @@ async def open_client(
             handle = endpoint.system_handle(
                 StoreService, store_service(where["identity"]), where["node"], where["incarnation"]
             )
-            store = RemoteStore(handle, environment.timings.store_call, nursery)
+            store = RemoteStore(
+                handle,
+                environment.timings.store_call,
+                nursery,
+                partial(_unreached, endpoint, NodeId(where["node"], where["incarnation"])),
+            )
             directory.names = Names(store, endpoint.codec, 0, me.name, me.incarnation)
             try:
                 yield ClusterClient(

@@ -198,7 +198,17 @@ class RemoteStore(Store):
     `nursery`.
     """
 
-    def __init__(self, service: StoreService, seconds: float, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        service: StoreService,
+        seconds: float,
+        nursery: trio.Nursery,
+        unreached: Callable[[], str] = str,
+    ) -> None:
+        """`unreached`: says at which addresses the store's node is not reached, each with the
+        reason; "" if it is, or that is not known.
+        """
+        self.unreached = unreached
         self._service = service
         self._seconds = seconds
         self._in_time = self._limited(service)
@@ -520,7 +530,7 @@ class RemoteStore(Store):
             with trio.move_on_at(started + self._seconds) as patience:
                 await moved.wait()
             if patience.cancelled_caught:
-                why = _without_answer(failure, self._seconds)
+                why = _without_answer(failure, self._seconds, self.unreached())
                 what = undone if isinstance(undone, str) else undone()
                 unavailable = f"the store cannot be reached: {what}, since {why}"
                 # That of the call may say that it has taken effect, which to read has not.
@@ -545,9 +555,9 @@ def _left_undone(transactions: Sequence[Transaction], *, writes: bool) -> str:
     return f"key {keys[0]!r} {NOT_READ}"
 
 
-def _without_answer(failure: CallError, seconds: float) -> str:
+def _without_answer(failure: CallError, seconds: float, unreached: str) -> str:
     """Say why a service of another node gave no answer for so many seconds, as people need it: not
-    each attempt with its internal name.
+    each attempt with its internal name. `unreached`: why that node is not reached, if it is known.
     """
     last: BaseException = failure
     # A call that was made several times ends with the error of its last attempt as the cause.
@@ -555,8 +565,11 @@ def _without_answer(failure: CallError, seconds: float) -> str:
         last = last.__cause__
     node = f"node {getattr(last, 'node', None) or failure.node or 'that keeps it'}"
     if isinstance(last, NodeUnreachableError):
-        return f"there was no connection to {node} for {seconds:g} s"
+        reasons = f" ({unreached})" if unreached else ""
+        return f"there was no connection to {node} for {seconds:g} s{reasons}"
     if isinstance(last, TimeoutError):
+        if unreached:
+            return f"{node} cannot be reached from here ({unreached})"
         return f"{node} gave no answer for {seconds:g} s"
     return str(last).partition("\n")[0]
 

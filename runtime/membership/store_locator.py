@@ -62,7 +62,9 @@ class StoreLocator:
         self._environment = environment
         self._timings = environment.timings
         self.peer = peer
-        self.store = RemoteStore(self._service(), self._timings.store_call, endpoint.nursery)
+        self.store = RemoteStore(
+            self._service(), self._timings.store_call, endpoint.nursery, self._unreached
+        )
 
     async def run(self, ended: Callable[[NodeId, str], None], foreign: Callable[[], None]) -> None:
         """Follow the store's node until cancelled. Calls `ended` with the incarnation that was
@@ -103,6 +105,11 @@ class StoreLocator:
     def link(self) -> Link:
         """The link to the store's node, whose address is known without the store."""
         return self._endpoint.peers.link(self.peer)
+
+    def _unreached(self) -> str:
+        # Not `link()`, which would begin one.
+        link = self._endpoint.peers.links.get(self.peer.identity)
+        return "" if link is None else link.unreached()
 
     async def _wait_lost(self, link: Link) -> None:
         while link.ended is None:
