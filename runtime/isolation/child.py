@@ -328,7 +328,8 @@ async def _take(service: IsolationService, ticket: str) -> LaunchRequest:
     except OutcomeUnknownError as error:
         # Its answer has come, or the connection is lost, and this raises as well.
         what = f"its process cannot read what it is started with: {error}"
-        await service.begun(ticket, StartFailure(what, ""))
+        # Only the end of this process cancels it.
+        await service.begun(ticket, StartFailure(what, ""))  # noqa: ASYNC120
         raise
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
@@ -421,11 +420,13 @@ async def _with_own_errors(items: AsyncGenerator[object, None]) -> AsyncGenerato
     as what a method has raised; see `IsolationService.answer`.
     """
     try:
-        async with aclosing(items):
-            async for item in items:
-                yield item
+        async for item in items:
+            yield item
     except CallError as error:
         raise RefusedElsewhereError(error) from None
+    finally:
+        # It has ended, or the stream server closes both, shielded and bounded.
+        await items.aclose()  # noqa: ASYNC102, ASYNC120
 
 
 OPERATIONS: Final[Mapping[str, MethodDefinition]] = {
