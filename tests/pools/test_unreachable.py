@@ -201,7 +201,7 @@ async def map_while_divided(
             found.append(result)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run)
+        nursery.start_soon(run)  # noqa: ASYNC113  waited for below
         await until(lambda: len(found) >= 8, "it is under way", seconds=60.0)
         await trio.sleep(0.5)
         heal = simulation.partition([simulation.node.name], [simulation.nodes[-1]])
