@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import click
 import trio
@@ -131,6 +131,12 @@ def _text(result: object) -> object:
     return result if isinstance(result, bytes) else str(result)
 
 
+_OF_STREAMS: Final = (MethodNotFoundError, NotExecutedError)
+"""With an error of one of these classes a node refuses a stream that is called for one value, and
+the other way round; with the second one if it is of an earlier version.
+"""
+
+
 async def _call(
     connection: AbstractAsyncContextManager[ClusterClient],
     actor: str,
@@ -148,7 +154,7 @@ async def _call(
         except NotExecutedError as refused:
             # The command does not know the class. A stream is refused so; whatever else is, is
             # refused as a stream, too, and certainly never ran.
-            if type(refused) is not NotExecutedError:
+            if type(refused) not in _OF_STREAMS:
                 raise
             items = _bound(with_methods(handle, {method: True}), method)(*arguments, **keywords)
             await _show_items(cast("Stream[object]", items), refused, show)
@@ -166,7 +172,7 @@ async def _show_items(
         except StopAsyncIteration:
             return
         except NotExecutedError as error:
-            raise (refused if type(error) is NotExecutedError else error) from None
+            raise (refused if type(error) in _OF_STREAMS else error) from None
         async for item in items:
             show(item)
 

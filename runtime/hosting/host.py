@@ -1077,7 +1077,7 @@ class ActorHost:
         # consequence; here the traceback is logged at level INFO.
         level = (
             logging.INFO
-            if reason.is_normal or cell.address.name in self.supervisors
+            if reason.kind in ("normal", "idle") or cell.address.name in self.supervisors
             else logging.ERROR
         )
         logger.log(
