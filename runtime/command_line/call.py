@@ -25,6 +25,12 @@ from runtime.printable import plain_lines
 from runtime.wire.standard_types import TEXTS, named_tuple_fields
 
 
+_OF_STREAMS: Final = (MethodNotFoundError, NotExecutedError)
+"""With an error of one of these classes a node refuses a stream that is called for one value, and
+the other way round; with the second one if it is of an earlier version.
+"""
+
+
 def _value(text: str) -> object:
     """An argument as JSON, or as text where it is none, or is nested deeper than any message may
     be.
@@ -129,12 +135,6 @@ def _text(result: object) -> object:
         return plain_lines(str(result))
     # As a text: click prints an empty line for None. Bytes are written as they are.
     return result if isinstance(result, bytes) else str(result)
-
-
-_OF_STREAMS: Final = (MethodNotFoundError, NotExecutedError)
-"""With an error of one of these classes a node refuses a stream that is called for one value, and
-the other way round; with the second one if it is of an earlier version.
-"""
 
 
 async def _call(
