@@ -24,7 +24,6 @@ from runtime.membership.cluster_client import ClusterClient
 from runtime.printable import plain_lines
 from runtime.wire.standard_types import TEXTS, named_tuple_fields
 
-
 _OF_STREAMS: Final = (MethodNotFoundError, NotExecutedError)
 """With an error of one of these classes a node refuses a stream that is called for one value, and
 the other way round; with the second one if it is of an earlier version.
