@@ -72,7 +72,9 @@ def _end_of(warm: int, parent: int) -> os.waitid_result:
         kill_quietly(warm, signal.SIGKILL)
 
     for signum in _ENDING:
-        signal.signal(signum, end)
+        # Under nohup(1) the end of a terminal ends nothing.
+        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, end)
     # The mask is inherited, too.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*_ENDING, signal.SIGALRM})
     die_with_parent(signal.SIGTERM, parent)

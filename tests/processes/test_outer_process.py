@@ -23,8 +23,9 @@ import os, signal, sys
 from runtime.processes import outer_process
 outer_process._END_SECONDS = {seconds}
 {before}
-# All of these are inherited from programs of users.
+# All of these may be inherited from programs of users.
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD])
 outer_process.fork_warm_process(int(sys.argv[1]), os.getppid())
 {warm}
