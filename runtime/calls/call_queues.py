@@ -12,7 +12,8 @@ queue joins its end; a call that was refused takes the place that its number giv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
 
 import trio
 
@@ -151,6 +152,10 @@ class CallQueues:
         self._environment = environment
         self.all: dict[Hashable, _CallQueue] = {}
         """The queues by actor. Empty while no call waits, which every call checks."""
+        self.wait_returned: Callable[[str, int], Awaitable[object]] | None = None
+        """Waits until all one-way calls that a node (name and incarnation) has refused so far are
+        back; the endpoint sets it.
+        """
         self._in_turn: dict[trio.CancelScope, tuple[str, Occupancy]] = {}
         """The calls of `in_turn` that wait for their turns on a link, with actor and place."""
 
@@ -362,6 +367,11 @@ class CallQueues:
         ):
             await trio.sleep(pause)
             pause = min(2 * pause, 0.02)
+        if self.wait_returned is not None:
+            with trio.move_on_at(began + SETTLE_SECONDS), suppress(CallError):
+                for node, incarnation, epoch in left:
+                    if self._routes.may_have_returned(name, (node, incarnation, epoch)):
+                        await self.wait_returned(node, incarnation)
         for _ in range(2):
             # The tasks of those whose refusals have just come run in the next pass of the loop,
             # perhaps after this one: then they are here.

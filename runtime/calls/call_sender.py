@@ -301,6 +301,8 @@ class CallSender(ABC):
         elif route.link is None:
             self.post_one_way(request, number, route)
         else:
+            if not route.one_way:
+                self.routes.note_one_way(route)
             frame, segments = self._one_way(request, number, route, route.link)
             # No task waits for the answer: what bounds the memory that large ones take is room for
             # them.
@@ -326,6 +328,8 @@ class CallSender(ABC):
         EncodeError.
         """
         link = route.link
+        if not route.one_way:
+            self.routes.note_one_way(route)
         if link is None:
             self._local.send(route.address, request, number)
         else:

@@ -246,6 +246,9 @@ class RpcEndpoint:
     def _make_returns(self) -> CallReturns:
         self.host.add_system(RETURNS_SERVICE, ReturnedCalls(self.caller))
         service = partial(self.system_handle, ReturnedCalls, RETURNS_SERVICE)
+        self.caller.lines.wait_returned = lambda node, incarnation: service(
+            node, incarnation
+        ).all_returned()
         return CallReturns(self.caller, service)
 
     def _filter(self, filters: tuple[Filter, ...]) -> CallClient | FilteredCaller:

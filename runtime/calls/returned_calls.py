@@ -5,8 +5,8 @@ An awaited call that is refused is made again by the task that waits for it. No 
 one-way call: without an answer its node would send all further ones to the same place, for as long
 as that node lives, and they would all be lost. So the node that refuses one returns it, with its
 arguments: there it certainly has not run. The node that has made it puts it into the queue of calls
-to that actor, at the place that its number gives it, so that calls start in the order in which they
-were made.
+to that actor, at the place that its number gives it among those that wait. Where one-way calls were
+sent to the earlier place, the queue waits a short time until all that were refused are back.
 """
 
 from __future__ import annotations
@@ -14,29 +14,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Annotated, Any, Final
 
 from actors import method
 from actors.actor import Actor
 from actors.call_context import CallContext
-from actors.errors import (
-    ActorNotFoundError,
-    CallError,
-    EncodeError,
-    NodeDrainingError,
-    StaleEpochError,
-)
+from actors.errors import CallError, EncodeError, NodeDrainingError
 from actors.identifiers import NodeId
 from actors.method import BoundMethod, MethodDefinition, unknown_method
 from actors.options import NO_CALL_OPTIONS
 from actors.own_logger import own_logger
 from actors.retry import WAIT_FOR_ACTOR
+from runtime.annotation_checks import ArgumentTypes
+from runtime.calls.call_sender import MOVED
+from runtime.calls.client import CallClient
 from runtime.calls.pending_calls import OutgoingRequest
 from runtime.calls.protocol import CallRequest
 from runtime.limited_log import LimitedLog
-
-if TYPE_CHECKING:
-    from runtime.calls.client import CallClient
 
 RETURNS_SERVICE: Final = "@returns"
 
@@ -45,8 +39,8 @@ MOST_ATTEMPTS: Final = 20
 after which the store names no node that has ended.
 """
 
-_ELSEWHERE: Final = (StaleEpochError, ActorNotFoundError, NodeDrainingError)
-"""Refusals of a call whose actor may be at another place."""
+Place = Annotated[list[Any], ArgumentTypes.of(str, int, int)]
+"""Node, incarnation and epoch."""
 
 logger = own_logger("understudy.calls")
 
@@ -69,7 +63,7 @@ class CallReturns:
         maker = here if peer is None else peer
         # Number 0 has a node of an earlier version, which takes nothing back. Only an actor that
         # was looked up has an epoch.
-        if call.number and call.epoch and isinstance(refusal, _ELSEWHERE):
+        if call.number and call.epoch and isinstance(refusal, MOVED):
             back = self._service(*maker).returned
             leaving = isinstance(refusal, NodeDrainingError)
             context = call.context.text if call.context is not None else ""
@@ -83,7 +77,7 @@ class CallReturns:
                     self._caller.post_one_way(request, self._caller.numbers(), route)
                     return
             except EncodeError as error:
-                refusal.add_note(f"and it could not be returned: {error}")
+                self._log.warning("a one-way call cannot be returned: %s", error)
         self._log.warning("a one-way call from %s was refused: %s", maker.name, refusal)
 
 
@@ -94,6 +88,12 @@ class ReturnedCalls(Actor):
         self._caller = caller
         self._log = LimitedLog(logger, caller.environment.now)
 
+    @method(concurrent=True, idempotent=True)
+    async def all_returned(self) -> None:
+        """Answer. What this process has refused before went back over the same link, and arrives
+        before the answer.
+        """
+
     @method(concurrent=True)
     async def returned(
         self,
@@ -103,12 +103,13 @@ class ReturnedCalls(Actor):
         name: str,
         args: list[object],
         kwargs: dict[str, object],
-        place: list[Any],
+        place: Place,
         leaving: bool,
         context: str,
     ) -> None:
         """Send the one-way call `number` of the method `name` again, which did not run at `place`
-        (node, incarnation, epoch), where `actor` has ended, or which is `leaving`.
+        (node, incarnation, epoch), where `actor` has ended, or which is `leaving`. `attempt`: how
+        often it was sent, from 1. If the actor is not found, or not any more, that is logged.
         """
         caller, (node, incarnation, epoch) = self._caller, place
         address = caller.routes.sent_to(actor, epoch)
@@ -133,5 +134,5 @@ class ReturnedCalls(Actor):
                 denied=(node, incarnation, epoch),
                 over=not leaving,
             )
-        except CallError as error:
+        except (CallError, EncodeError) as error:
             self._log.warning("a one-way call of %s.%s was not run: %s", actor, name, error)

@@ -20,7 +20,7 @@ from actors.errors import (
     StaleEpochError,
     StoreError,
 )
-from actors.identifiers import NodeId
+from actors.identifiers import ActorId, NodeId
 from actors.method import Address, Bound
 from runtime.calls.classes import fits
 from runtime.calls.deadlines import wake
@@ -62,7 +62,7 @@ class Route:
     changes.
     """
 
-    __slots__ = ("address", "calls", "link", "moves", "place", "prefix")
+    __slots__ = ("address", "calls", "link", "moves", "one_way", "place", "prefix")
 
     def __init__(
         self,
@@ -80,6 +80,8 @@ class Route:
         self.calls = calls
         self.moves = 0
         """How many moves of actors had been seen when the route was last checked."""
+        self.one_way = False
+        """True once a one-way call was sent over it."""
 
 
 class _Move(NamedTuple):
@@ -112,10 +114,12 @@ class Routes:
         all others.
         """
         self._moves = 0
-        self._sent_to: OrderedDict[str, Address] = OrderedDict()
-        """Where routes led last, by the actors' names: for one-way calls that come back, without
-        their handles.
+        self._sent_to: OrderedDict[ActorId, Address] = OrderedDict()
+        """Where routes have led: for one-way calls that come back, without their handles. With the
+        epochs, because the actor may have been found anew before they come.
         """
+        self._one_way: OrderedDict[ActorId, None] = OrderedDict()
+        """Those of them to which one-way calls were sent."""
 
     def known(self, bound: Bound) -> Route | None:
         """Return the cached route if it is still valid, or the one in the handle's address if no
@@ -361,23 +365,37 @@ class Routes:
         """Return the address of an actor to which this node has sent calls, as it was in that
         epoch; None if that is not known any more, or if handles differ about its class.
         """
-        address = self._sent_to.get(name)
-        if address is None or address.epoch != epoch or not address.class_path:
-            return None
-        return address
+        address = self._sent_to.get(ActorId(name, epoch))
+        return address if address is not None and address.class_path else None
+
+    def note_one_way(self, route: Route) -> None:
+        """Note that a one-way call is sent over a route, for the first time."""
+        route.one_way = True
+        self._one_way[ActorId(route.address.name, route.address.epoch)] = None
+        while len(self._one_way) > MOVES_KEPT:
+            self._one_way.popitem(last=False)
+
+    def may_have_returned(self, name: str, place: tuple[str, int, int]) -> bool:
+        """True if one-way calls that were sent to that epoch of an actor may be on their way back
+        from another node. Those of a node that has ended are lost with it.
+        """
+        node, incarnation, epoch = place
+        link = self.links.get(NodeId(node, incarnation))
+        return link is not None and link.ended is None and ActorId(name, epoch) in self._one_way
 
     def _note_place(self, address: Address) -> None:
         if not address.registered:
             return
-        before = self._sent_to.pop(address.name, address)
-        if before.epoch == address.epoch and before.class_path != address.class_path:
+        key = ActorId(address.name, address.epoch)
+        if self._sent_to.pop(key, address).class_path != address.class_path:
             # Whose handle the call that comes back was made by is not known then, and it must not
             # reach an actor of a class that its own handle would refuse.
             address = attrs.evolve(address, class_path="")
-        self._sent_to[address.name] = address
+        self._sent_to[key] = address
         # Bounded: the calls of forgotten actors are not sent again.
         while len(self._sent_to) > MOVES_KEPT:
             self._sent_to.popitem(last=False)
+        assert len(self._sent_to) <= MOVES_KEPT
 
     def _over(self, link: Link, bound: Bound, address: Address) -> Route:
         self._note_place(address)

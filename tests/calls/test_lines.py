@@ -245,10 +245,31 @@ async def one_way_calls_only(simulation: Simulation) -> None:
         assert await again.roll() == list(range(CALLS)), name
 
 
+async def found_meanwhile(simulation: Simulation) -> None:
+    """One-way calls come back when an awaited call, made before them, has found the next life."""
+    roll = await supervised(simulation, 0.0)
+    other = await simulation.node.lookup("tree/roll", Scroll)
+    await roll.note(-1)
+    await other.roll()
+    path = cluster_of(simulation).network.path("node-2", "scenario")
+    path.delay, path.jitter = 0.04, 0.0
+    await roll.crash()
+    # The actor takes no more by then.
+    await trio.sleep(0.3)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other.roll)
+        for number in range(CALLS):
+            await roll.note.send(number)
+            await trio.sleep(simulation.random.choice((0.001, 0.004, 0.01)))
+    await trio.sleep(15.0)
+    assert await other.roll() == list(range(CALLS))
+
+
 @SEEDS
 @pytest.mark.parametrize(
     "story",
     [
+        found_meanwhile,
         during_a_restart,
         mail_of_one_that_ends,
         first_contact,
