@@ -7,6 +7,7 @@ no other.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
@@ -21,6 +22,9 @@ from actors.short_repr import short_repr
 
 GROWTH = 2
 """By which factor one demand may increase the number of members."""
+
+MOST_MEMBERS = 100_000
+"""The largest `size`, `per_node` and `min`: each of these members is started, needed or not."""
 
 IDLE_SECONDS = 30.0
 """After so long without demand a pool shrinks to its least size."""
@@ -91,6 +95,11 @@ class PoolSize:
         for name, value in (("size", size), ("per_node", per_node), ("min", least), ("max", most)):
             if value is not None:
                 check_whole_number(name, value)
+                if value > MOST_MEMBERS and name != "max":
+                    raise ValueError(
+                        f"{name} must be at most {MOST_MEMBERS:,}, not {short_repr(value)}: a pool "
+                        "starts them all. A pool that grows with its work has min= and max="
+                    )
         if len(said) != 1:
             raise ValueError(
                 "a pool has one size: give size=8, per_node=1, or min=2 and max=64"
@@ -227,9 +236,11 @@ def _changes(
     counts = Counter(dict.fromkeys(candidates, 0))
     counts.update(node for node in placed.values() if node is not None and node in counts)
     starts: list[str | None] = []
+    # A heap, the emptiest node first: a large pool is planned on the loop of its node.
+    emptiest_first = sorted((count, node) for node, count in counts.items())
     for _ in range(missing):
-        least = min(candidates, key=lambda node: (counts[node], node))
-        counts[least] += 1
+        count, least = emptiest_first[0]
+        heapq.heapreplace(emptiest_first, (count + 1, least))
         starts.append(least)
     if not missing and not busy:
         emptiest = min(candidates, key=lambda node: (counts[node], node))
@@ -264,17 +275,19 @@ def _excess(
     """The members to stop: first those that are where none should be, then the latest where there
     are most.
     """
-    left = dict(placed)
-    stops: list[str] = []
-    for _ in range(count):
-        counts = Counter(left.values())
-        misplaced = [member for member, node in left.items() if node not in candidates]
-        if misplaced:
-            stop = misplaced[-1]
-        else:
-            fullest = max(sorted(counts, key=str), key=lambda node: counts[node])
-            stop = [member for member, node in left.items() if node == fullest][-1]
-        stops.append(stop)
-        del left[stop]
-    assert len(left) == len(placed) - count, "as many members stay as are wanted"
+    where = {*candidates}
+    stops = [member for member, node in placed.items() if node not in where]
+    stops.reverse()
+    del stops[count:]
+    by_node: dict[str, list[str]] = {}
+    for member, node in placed.items():
+        if node is not None and node in where:
+            by_node.setdefault(node, []).append(member)
+    # A heap, the fullest node first.
+    fullest_first = sorted((-len(members), node) for node, members in by_node.items())
+    while len(stops) < count:
+        negative, fullest = fullest_first[0]
+        heapq.heapreplace(fullest_first, (negative + 1, fullest))
+        stops.append(by_node[fullest].pop())
+    assert len(stops) == count, "as many members stay as are wanted"
     return tuple(stops)

@@ -26,13 +26,18 @@ def end_line(
     *,
     failed: bool,
     ends_supervisor: bool,
+    is_answer: bool = False,
     temporary: str = AFTER_TEMPORARY,
 ) -> tuple[int, str]:
     """Return the log level and the line for the end of a child, or for its start that `failed`. An
     intended end is INFO, a death WARNING, and ERROR if it `ends_supervisor`, which gives up with
-    all its other children. `temporary`: what the supervisor does about a temporary child.
+    all its other children. `is_answer`: a call has asked for the start, and gets the reason as an
+    error. `temporary`: what the supervisor does about a temporary child.
     """
     orderly = not failed and (reason.is_normal or reason.kind == "node left")
+    text = _in_one_line(reason)
+    # The text of a failed start begins with the name, and where it was.
+    has_name = failed and text.startswith(f"{reason.kind}: {name} did not start")
     what = (
         f"{name} did not start"
         if failed
@@ -51,13 +56,16 @@ def end_line(
             restart == "transient" and (failed or not reason.is_normal)
         )
         follows = (
-            "it is started again"
-            if again
-            else f"it is {temporary}"
+            f"it is {temporary}"
             if restart == "temporary"
+            else "it is not started again: the call that has asked for it gets this error"
+            if is_answer
+            else "it is started again"
+            if again
             else f"it is not started again, being {restart}"
         )
-    return level, f"{what} ({_in_one_line(reason)}); {follows}"
+    said = text.removeprefix(f"{reason.kind}: ") if has_name else f"{what} ({text})"
+    return level, f"{said}; {follows}"
 
 
 def lost_line(

@@ -825,6 +825,10 @@ class SupervisionWork:
             child.spec.restart,
             failed=failed,
             ends_supervisor=ends_supervisor,
+            is_answer=any(
+                isinstance(effect, SupervisorAnswer) and effect.reply == "start failed"
+                for effect in effects
+            ),
             temporary=self._supervisor.after_temporary or AFTER_TEMPORARY,
         )
         is_known = failed and (child.fails or self._supervisor.logs_failed_starts)

@@ -279,6 +279,7 @@ async def test_bad_names_sizes_and_calls(pair: Pair) -> None:
         ({"min": 3, "max": 2}, "3 is above 2"),
         ({"min": 0, "max": 0}, "pool without members"),
         ({"size": -1}, "size must be at least 0, not -1"),
+        ({"size": 100_001}, "size must be at most 100,000, not 100001"),
         ({"per_node": 0}, "pool without members"),
     ):
         with pytest.raises(ValueError, match=says):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runtime.pools.member_plan import MemberChanges, PoolSize, plan, wanted_members
+from runtime.pools.member_plan import MOST_MEMBERS, MemberChanges, PoolSize, plan, wanted_members
 
 
 def settled(
@@ -95,6 +95,16 @@ def test_a_pool_grows_with_demand_within_its_bounds(demand: int, members: int) -
     found = settled(size, ["a", "b"], demand=demand)
     assert len(found) == members
     assert len(settled(size, ["a", "b"], found)) == 2, "and shrinks without"
+
+
+def test_a_large_pool_is_planned_in_time_that_grows_with_its_size() -> None:
+    # Far beyond the time limit of a test if each member were compared with all others.
+    nodes = [f"n{i}" for i in range(200)]
+    starts = plan(PoolSize.of(MOST_MEMBERS), 0, nodes, {}).starts
+    assert {*Counter(starts).values()} == {MOST_MEMBERS // 200}
+    placed = {str(i): node for i, node in enumerate(starts)}
+    stops = plan(PoolSize.of(200), 0, nodes, placed).stops
+    assert {*Counter(placed[id] for id in stops).values()} == {MOST_MEMBERS // 200 - 1}
 
 
 # In tens: a test for each seed costs more than what it tests.

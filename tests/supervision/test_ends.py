@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 import trio
 
-from actors import Actor, ChildSpec, Supervisor, method
-from actors.errors import ActorNotFoundError
+from actors import Actor, ChildSpec, DynamicSupervisor, Supervisor, method
+from actors.errors import ActorNotFoundError, ActorStartError
 from actors.supervision import ExitReason, RestartType
 from runtime import open_node
 from runtime.pools.supervisor import PoolSupervisor
@@ -170,6 +171,41 @@ async def test_a_death_is_reported_once(caplog: pytest.LogCaptureFixture) -> Non
     assert "in choke" in other
 
 
+class Refusing(Worker):
+    """Starts only if its node may have it."""
+
+    def __init__(self, refuses: Path) -> None:
+        if refuses.exists():
+            raise RuntimeError("refused")
+
+
+@pytest.mark.parametrize("kind", [DynamicSupervisor, Supervisor])
+async def test_a_start_that_a_call_has_asked_for_is_not_said_to_be_tried_again(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, kind: type[DynamicSupervisor | Supervisor]
+) -> None:
+    caplog.set_level(logging.WARNING, "understudy")
+    refuses = tmp_path / "refuses"
+    refuses.touch()
+    async with open_node("here", secret=SECRET) as here:
+        top = await here.options(name="top").spawn(kind)
+        with pytest.raises(ActorStartError):
+            await top.start_child(ChildSpec.of("worker", Refusing, refuses))
+        if kind is Supervisor:
+            refuses.unlink()
+            await top.start_child(ChildSpec.of("worker", Refusing, refuses))
+            await top.stop_child("worker")
+            refuses.touch()
+            with pytest.raises(ActorStartError):
+                await top.restart_child("worker")
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == (2 if kind is Supervisor else 1)
+    for line in lines:
+        assert line.startswith("top/worker did not start on here: RuntimeError: refused (")
+        assert line.endswith(
+            "; it is not started again: the call that has asked for it gets this error"
+        )
+
+
 class Busy(Supervisor):
     """Has work of its own beside its children."""
 
@@ -245,7 +281,7 @@ async def test_repeated_failures_of_a_start_are_logged_once(
             del Worker.on_start
     death, start, end, *others = [record.getMessage() for record in caplog.records]
     assert "has ended on here (raised: RuntimeError: poison" in death
-    assert start.startswith("top/worker did not start (start failed: ")
+    assert start.startswith("top/worker did not start on here: ")
     assert start.endswith("; it is started again")
     assert end.endswith("; its supervisor ends with it, and stops its other children")
     assert len(others) == 1
