@@ -426,8 +426,9 @@ async def test_a_call_whose_actor_is_on_another_node_than_its_holders_expect_is_
     far = await three.spawn(Keeper, "second")
     spawn: Any = three.driver.options(name="maker", on="first").spawn
     maker = await spawn(Maker)
-    often = RetryPolicy(max_retries=40, initial_delay=0.01, max_delay=0.01, repeat_unknown=True)
-    reference = await maker.make_at_gate.options(retry=often).remote("never")
+    # The second attempt comes when the other actor is there: a name that nobody has ends the call.
+    later = RetryPolicy(max_retries=40, initial_delay=1.0, max_delay=1.0, repeat_unknown=True)
+    reference = await maker.make_at_gate.options(retry=later).remote("never")
     await far.keep("it", reference)
     with trio.fail_after(60):
         with pytest.raises(RemoteError):
