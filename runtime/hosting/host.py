@@ -113,13 +113,16 @@ class NameClaims(SavedStates, Protocol):
         """Take names for actors of one class; returns the epoch of each, or what `claim` raises."""
         ...
 
-    async def release(self, name: str, epoch: int) -> None:
-        """Give a name back if this epoch still has it."""
+    async def release(self, name: str, epoch: int, reason: ExitReason | None = None) -> None:
+        """Give a name back if this epoch still has it. `reason`: how the actor has ended."""
         ...
 
-    async def release_many(self, actors: Sequence[ActorId]) -> None:
-        """Give back the names that these epochs still have. Raises `StoreError` if that is not
-        certain of all; what could not be released is released later.
+    async def release_many(
+        self, actors: Sequence[ActorId], reason: ExitReason | None = None
+    ) -> None:
+        """Give back the names that these epochs still have, whose actors have ended for `reason`.
+        Raises `StoreError` if that is not certain of all; what could not be released is released
+        later.
         """
         ...
 
@@ -857,7 +860,7 @@ class ActorHost:
                 under_way.cancel()
             # Before the end is reported: a supervisor that restarts the actor must find the name
             # free.
-            await self._give_back(cell.address)
+            await self._give_back(cell.address, reason)
         self._end(cell, reason)
         return reason
 
@@ -930,7 +933,7 @@ class ActorHost:
         with trio.CancelScope(shield=True):
             if named:
                 what = ", ".join(actor.name for actor in named[:3])
-                await self._released(what, partial(self.claims().release_many, named))
+                await self._released(what, partial(self.claims().release_many, named, reason))
             for number, cell in enumerate(stopping, 1):
                 self._end(cell, reason)
                 if number % STOPS_IN_A_ROW == 0:
@@ -1112,7 +1115,7 @@ class ActorHost:
                 min(trio.current_time() + STOP_SECONDS, self._departure.leaves_by)
             ):
                 await self._supervisor_crashed(cell, reason)
-        await self._give_back(cell.address)
+        await self._give_back(cell.address, reason)
         self._end(cell, reason)
 
     async def _supervisor_crashed(self, cell: ActorCell, reason: ExitReason) -> None:
@@ -1126,13 +1129,13 @@ class ActorHost:
                 traceback_of(error),
             )
 
-    async def _give_back(self, address: Address) -> None:
+    async def _give_back(self, address: Address, reason: ExitReason | None = None) -> None:
         # Before the name is free: a node that sees it free places an actor here, which must find
         # room.
         await self._release_resources(address)
         if address.registered:
             await self._released(
-                address.name, partial(self.claims().release, address.name, address.epoch)
+                address.name, partial(self.claims().release, address.name, address.epoch, reason)
             )
 
     async def _released(self, names: str, release: Callable[[], Awaitable[None]]) -> None:

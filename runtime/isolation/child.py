@@ -119,7 +119,7 @@ class SavedStatesClient(CompletionLog):
         """Ask the node for the state that an earlier epoch of `name` has saved."""
         return await self._api.saved(name)
 
-    async def release(self, name: str, epoch: int) -> None:
+    async def release(self, name: str, epoch: int, reason: ExitReason | None = None) -> None:
         """Does nothing: the node releases the name."""
         await trio.lowlevel.checkpoint()
 

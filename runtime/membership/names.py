@@ -34,10 +34,17 @@ from actors.method import Address
 from actors.options import is_amount, is_unsendable_text
 from actors.own_logger import own_logger
 from actors.reference import Reference
+from actors.supervision import ExitReason
 from runtime.hosting.completion_records import Change, CommittedRecords
 from runtime.limited_log import LimitedLog
 from runtime.membership.owed_deletions import OwedDeletions
-from runtime.membership.restart_intents import NAMES, SUPERVISED, RestartIntents
+from runtime.membership.restart_intents import (
+    CLUSTER,
+    NAMES,
+    RESTARTED,
+    SUPERVISED,
+    RestartIntents,
+)
 from runtime.membership.saved_states import StateRecords
 from runtime.store.interface import (
     MAX_OPERATIONS,
@@ -102,6 +109,8 @@ class Names:
             "is a reference and ends with its node, so it cannot be kept; keep the value itself",
         )
         self._claims = itertools.count(1)
+        self._singletons: set[ActorId] = set()
+        """The singletons that run on this node."""
         self._absences: OrderedDict[str, tuple[float, str]] = OrderedDict()
         """When it was read why a name that is waited for has no owner, and the reason."""
 
@@ -118,23 +127,31 @@ class Names:
         on_behalf_of: str = "",
         resources: Mapping[str, float] | None = None,
     ) -> int:
-        """Claim `name` for an actor of this node; returns the epoch. Raises `NameTakenError`."""
+        """Claim `name` for an actor of this node; returns the epoch. Raises `NameTakenError`, for a
+        singleton also if the intent to start it was withdrawn.
+        """
         key = NAMES + name
         value = self._claim_value(class_path, on_behalf_of, resources)
+        # create_revision 0: the name has no owner.
+        conditions = [Compare(key, "create_revision", 0)]
+        if on_behalf_of == CLUSTER:
+            # A later epoch than its candidate knows may have ended for good, see `_ending`.
+            conditions.append(self.intents.holds_for_singleton(name))
         try:
-            # create_revision 0: the name has no owner. The revision of this transaction is the
-            # epoch.
+            # The revision of this transaction is the epoch.
             result = await self._store.transaction(
-                [Compare(key, "create_revision", 0)], [Put(key, value, self._lease)], [Get(key)]
+                conditions, [Put(key, value, self._lease)], [Get(key)]
             )
         except (trio.Cancelled, StoreOutcomeUnknownError):
             # It may have been carried out, or may yet be. Compared by value: only this very claim
             # is given back, never a later one of the same name.
             self.owed.owe(Compare(key, "value", value))
             raise
-        if result.succeeded:
-            return result.revision
-        raise self._taken(name, result)
+        if not result.succeeded:
+            raise self._taken(name, result)
+        if on_behalf_of == CLUSTER:
+            self._singletons.add(ActorId(name, result.revision))
+        return result.revision
 
     async def claim_many(
         self,
@@ -196,26 +213,40 @@ class Names:
             node=self._node,
         )
 
-    async def release(self, name: str, epoch: int) -> None:
-        """Give up the name, if this epoch still owns it."""
+    async def release(self, name: str, epoch: int, reason: ExitReason | None = None) -> None:
+        """Give up the name, if this epoch still owns it. `reason`: how the actor has ended."""
         ours = Compare(NAMES + name, "mod_revision", epoch)
-        # A fence that is left because this fails goes with the lease.
-        fences = self._states.forget(name, epoch)
         try:
-            await self._store.transaction([ours], [Delete(ours.key), *fences])
+            await self._store.transaction([ours], self._ending(name, epoch, reason))
         except (trio.Cancelled, StoreError):
             # It may have been released or not: released again later, which deletes no other epoch's
             # claim.
             self.owed.owe(ours)
             raise
 
-    async def release_many(self, actors: Sequence[ActorId]) -> None:
-        """Give up the names that these epochs still own, in one request to the store. Raises
-        `StoreError` if that is not certain of all; what was not released is released later.
+    def _ending(self, name: str, epoch: int, reason: ExitReason | None) -> list[Delete]:
+        """Return what deletes a name of this node's, and what ends with it in the same moment."""
+        # A fence that is left because the transaction fails goes with the lease.
+        deletions = [Delete(NAMES + name), *self._states.forget(name, epoch)]
+        actor = ActorId(name, epoch)
+        if actor in self._singletons:
+            self._singletons.discard(actor)
+            if reason is not None and reason.kind not in RESTARTED:
+                # Not left to its candidates: one that has not seen this epoch yet, and finds the
+                # name free, would start the singleton again before they withdraw the intent.
+                deletions.append(Delete(SUPERVISED + name))
+        return deletions
+
+    async def release_many(
+        self, actors: Sequence[ActorId], reason: ExitReason | None = None
+    ) -> None:
+        """Give up the names that these epochs still own, in one request to the store. `reason`: how
+        the actors have ended. Raises `StoreError` if that is not certain of all; what was not
+        released is released later.
         """
         ours = [Compare(NAMES + name, "mod_revision", epoch) for name, epoch in actors]
         batch = [
-            Transaction((one,), (Delete(one.key), *self._states.forget(name, epoch)))
+            Transaction((one,), tuple(self._ending(name, epoch, reason)))
             for one, (name, epoch) in zip(ours, actors, strict=True)
         ]
         try:

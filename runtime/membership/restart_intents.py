@@ -23,7 +23,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import Final, cast
 
 import attrs
 import trio
@@ -81,6 +81,26 @@ CLUSTER = "@cluster"
 """The supervisor of a singleton in the store: its candidates, each as long as its node lives."""
 
 
+RESTARTED: Final = frozenset(
+    {
+        "node died",
+        "node left",
+        "raised",
+        "exit code",
+        "signal",
+        "start failed",
+        "not placed",
+        "no such actor",
+    }
+)
+"""The kinds of ends after which a candidate starts a singleton again. "killed" is not among them,
+because a stop by request that took too long ends in this way. "no such actor" is: a start whose
+claim of the name was carried out may have failed all the same, because the answer was lost. If it
+had ended for good instead, the intent would have been withdrawn, and each candidate looks at that
+before it starts it.
+"""
+
+
 logger = own_logger("understudy.supervision")
 
 
@@ -113,6 +133,8 @@ class RestartIntents:
         self._decode = decode
         self._owed = owed
         self._numbers = itertools.count(1)
+        self._singleton_intent = encode([CLUSTER, True])
+        """What each candidate for any singleton writes."""
         self._candidacies: dict[str, WrittenCandidacy] = {}
         """The candidacies by the singletons' names, from before the first write until they are
         withdrawn.
@@ -338,6 +360,12 @@ class RestartIntents:
             # Ends at the root, since each intent was written by a supervisor that stands above.
             name, promise = supervisor, next_promise
 
+    def holds_for_singleton(self, name: str) -> Compare:
+        """Return the condition that the intent of the candidates for the singleton `name` was not
+        withdrawn.
+        """
+        return Compare(SUPERVISED + name, "value", self._singleton_intent)
+
     async def stand_for(self, name: str, node: str) -> None:
         """Make this node a candidate for the singleton `name`, as long as it lives."""
         ours = self._candidacies.get(name)
@@ -347,9 +375,7 @@ class RestartIntents:
             ours = self._candidacies[name] = WrittenCandidacy(value)
         put = Put(candidate(name, node), ours.value, self._lease)
         try:
-            await self._store.transaction(
-                [], [put, Put(SUPERVISED + name, self._encode([CLUSTER, True]))]
-            )
+            await self._store.transaction([], [put, Put(SUPERVISED + name, self._singleton_intent)])
         except (trio.Cancelled, StoreOutcomeUnknownError):
             # Its answer was lost: it may be carried out after a withdrawal, so `stand_down` owes
             # its end.

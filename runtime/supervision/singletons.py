@@ -38,6 +38,7 @@ from actors.supervision import ExitKind, ExitReason, RestartBackoff
 from runtime.calls.arguments import StartRequest
 from runtime.environment import Environment
 from runtime.hosting.starts import EndedInStartError
+from runtime.membership.restart_intents import RESTARTED
 from runtime.supervision.child_start import NO_ROOM, is_its_fault
 from runtime.supervision.spawner import ActorSpawner
 
@@ -61,25 +62,6 @@ STORE_RETRY_SECONDS = 0.5
 STAND_DOWN_SECONDS = 2.0
 """Seconds for which a candidate whose first start has failed tries to withdraw its candidacy, which
 ends with its node's lease otherwise.
-"""
-
-
-RESTARTED = frozenset(
-    {
-        "node died",
-        "node left",
-        "raised",
-        "exit code",
-        "signal",
-        "start failed",
-        "not placed",
-        "no such actor",
-    }
-)
-"""The kinds of ends after which a candidate starts it again. "killed" is not among them, because a
-stop by request that took too long ends in this way. "no such actor" is: a start whose claim of the
-name was carried out may have failed all the same, because the answer was lost. If it had ended for
-good instead, its candidates have withdrawn, and each looks at that before it starts it.
 """
 
 
@@ -407,6 +389,13 @@ class Singleton:
                 )
             # The name is released with the lease of the node that had it.
             await trio.sleep(CLAIM_RETRY_SECONDS)
+            if not await self._spawner.is_promised(self._name):
+                if ended is not None:
+                    # That was a later epoch, which has ended for good.
+                    return None
+                # It had ended for good when this candidate came: it is started anew.
+                async with self._candidacy.lock:
+                    await self._spawner.stand_for(self._name)
         return None
 
     async def _other(self, ended: Address | None) -> Address | None:

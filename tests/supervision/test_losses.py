@@ -14,6 +14,7 @@ from actors.errors import ActorNotFoundError, ActorStartError, UnderstudyError
 from runtime.membership.restart_intents import CHILDREN, STATIC, SUPERVISED
 from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
+from runtime.simulation.runs import cluster_of
 from tests.supervision.workers import Worker
 from tests.waiting import until
 
@@ -296,6 +297,34 @@ def test_a_singleton_of_a_plain_actor_is_restarted_after_a_crash_and_not_after_a
         await trio.sleep(30)
         with pytest.raises(ActorNotFoundError):
             await simulation.node.lookup("worker")
+        assert await kept(simulation) == []
+
+    simulate(story, seeds=SEEDS, faults=())
+
+
+def test_a_singleton_stays_stopped_though_other_candidates_are_about_to_start_it_again() -> None:
+    """They have seen its crash, not that another candidate has started it since."""
+
+    async def story(simulation: Simulation) -> None:
+        network = cluster_of(simulation).network
+        for one in ("node-1", "node-2", "node-3"):
+            for other in ("node-1", "node-2", "node-3"):
+                if one != other:
+                    network.path(one, other).delay = 0.02
+        for _ in range(15):
+            for name in ("node-1", "node-2", "node-3"):
+                await (await simulation.node.options(on=name).spawn(Candidate)).stand_for_worker()
+            worker = await simulation.node.lookup("worker", Worker)
+            for _ in range(simulation.random.randrange(1, 4)):
+                with pytest.raises(UnderstudyError):
+                    await worker.fail()
+                await simulation.node.wait_ended(worker)
+                worker = await simulation.node.lookup("worker", Worker)
+            await trio.sleep(simulation.random.uniform(0.0, 0.3))
+            await simulation.node.stop(worker)
+            await trio.sleep(10)
+            with pytest.raises(ActorNotFoundError):
+                await simulation.node.lookup("worker")
         assert await kept(simulation) == []
 
     simulate(story, seeds=SEEDS, faults=())

@@ -53,8 +53,10 @@ class Answers:
 
 
 async def claimed_by(node: Node) -> int:
-    """Claim the name as a start of the singleton on this node does."""
-    return await internals_of(node).names.claim(NAME, import_path(Leader), CLUSTER)
+    """Claim the name as a start of the singleton on this node does, which is a candidate."""
+    names = internals_of(node).names
+    await names.intents.stand_for(NAME, node.name)
+    return await names.claim(NAME, import_path(Leader), CLUSTER)
 
 
 async def answer_of(node: Node) -> str:
