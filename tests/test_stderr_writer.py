@@ -39,13 +39,16 @@ class Pipe:
     def read_all(self) -> list[str]:
         """All lines, read until the writer has written what waits."""
         found, written = b"", False
-        while not found.endswith(b"end of all\n"):
+        # Another process that writes to the pipe may do so behind that line.
+        while b"end of all\n" not in found or not found.endswith(b"\n"):
             if not written and self.writer.flush(0):
                 written = True
                 self.writer.write("end of all")
             if is_read(self.reader):
                 found += os.read(self.reader, PIPE_BYTES)
-        return found.decode().splitlines()[:-1]
+        lines = found.decode().splitlines()
+        lines.remove("end of all")
+        return lines
 
 
 def is_read(reader: int, seconds: float = 0.01) -> bool:
