@@ -1148,8 +1148,8 @@ class ActorHost:
                 # lease as well; the store may have left before it.
                 self._log.log(
                     logging.INFO if self.draining else logging.WARNING,
-                    "%s: the name could not be released; it becomes free when the node's lease "
-                    "ends: %s",
+                    "%s: the name could not be released; it becomes free when the store answers "
+                    "again, or when the node's lease ends: %s",
                     names,
                     error,
                 )

@@ -91,7 +91,8 @@ class _LongestCalls:
             if not cell.system
             for state, invocations in (("running", cell.running), ("waiting", cell.mailbox or ()))
             for invocation in invocations
-            if not invocation.cancelled
+            # A cancelled method that runs holds its turn until it returns, as in a thread.
+            if state == "running" or not invocation.cancelled
         ]
         self._count += len(found)
         if found:
@@ -115,14 +116,16 @@ def _since(invocation: Invocation, state: str) -> float:
 
 def _plain_call(invocation: Invocation, state: str, node: str, now: float) -> dict[str, Any]:
     since = _since(invocation, state)
-    links = invocation.chain.links if invocation.chain is not None else ()
+    # No method waits for one that was cancelled, although it runs.
+    awaited = not invocation.cancelled
+    links = invocation.chain.links if invocation.chain is not None and awaited else ()
     peer = getattr(invocation.link, "peer", None)
     return {
         "actor": invocation.cell.address.name,
         "method": invocation.definition.name,
         "state": state,
         "seconds": now - since if since else None,
-        "left": None if invocation.deadline == float("inf") else invocation.deadline - now,
+        "left": invocation.deadline - now if awaited and invocation.deadline < math.inf else None,
         "caller": [links[-1].actor, links[-1].method] if links else None,
         "from_node": node if peer is None else str(getattr(peer, "name", "")),
     }

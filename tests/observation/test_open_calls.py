@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from typing import Any, ClassVar
 
 import pytest
 import trio
@@ -220,6 +221,44 @@ async def test_calls_are_reported_with_their_times_callers_and_deadlines(pair: P
         assert facts["oldest_seconds"] >= get.seconds
         assert facts["waiting"] == 1
         nursery.cancel_scope.cancel()
+
+
+class Blocking(Actor):
+    """Blocks in threads."""
+
+    begun: ClassVar = threading.Event()
+    gate: ClassVar = threading.Event()
+
+    @method
+    def block(self) -> None:
+        self.begun.set()
+        assert self.gate.wait(60)
+
+    @method
+    async def get(self) -> None:
+        """Wait for its turn."""
+
+
+async def test_a_cancelled_method_that_goes_on_in_its_thread_is_reported(pair: Pair) -> None:
+    Blocking.begun.clear()
+    Blocking.gate.clear()
+    actor = await pair.here.options(name="a", on="there").spawn(Blocking)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(actor.block.options(timeout=1000.0))
+            await until(Blocking.begun.is_set, "the method runs")
+            nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(actor.get)
+            with trio.fail_after(60):
+                while [one.text for one in await asked(pair)] != ["a.block", "a.get"]:
+                    pass
+            block, _ = await asked(pair)
+            # Its caller waits for it no more.
+            assert (block.state, block.caller, block.left) == ("running", None, None)
+            Blocking.gate.set()
+    finally:
+        Blocking.gate.set()
 
 
 async def test_a_full_mailbox_is_reported_in_part(pair: Pair) -> None:
