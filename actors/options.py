@@ -35,6 +35,10 @@ has it, because names stand in logs and tables.
 """
 
 
+MOST_NAME = 255
+"""The most characters that the name of an actor or of a node may have."""
+
+
 MOST_PAIRS = 256
 """How many labels a node carries or an actor asks for, and how many resources."""
 
@@ -105,11 +109,11 @@ def check_name(what: str, value: object) -> None:
         or value != value.strip()
         or value.startswith("@")
         or is_unprintable(value)
-        or len(value) > 255
+        or len(value) > MOST_NAME
     ):
         raise ValueError(
-            f"{what}={short_repr(value)} is not a usable name: 1 to 255 characters, no control "
-            "characters, no lone surrogates, no spaces at the ends, no leading '@'"
+            f"{what}={short_repr(value)} is not a usable name: 1 to {MOST_NAME} characters, no "
+            "control characters, no lone surrogates, no spaces at the ends, no leading '@'"
         )
 
 

@@ -26,7 +26,7 @@ from actors.handle import AnyHandle, Handle
 from actors.keywords import names_options, unknown_keyword
 from actors.messages import import_path, message
 from actors.method import fitting, method
-from actors.options import CallChanges, SpawnChanges, SpawnOptions
+from actors.options import MOST_NAME, CallChanges, SpawnChanges, SpawnOptions
 from actors.reference import Reference, check_constructor
 from actors.restarts import RestartMachine
 from actors.retry import check_number
@@ -58,6 +58,10 @@ START_SECONDS = 60.0
 
 WORKER_SHUTDOWN_SECONDS = 5.0
 """How long the stop of a child that is no supervisor may take: OTP's default."""
+
+
+SHOWN_OF_NAME = 60
+"""As many characters of an id, or of a supervisor's name, are shown where they are too long."""
 
 
 class ChildChanges(SpawnChanges, total=False):
@@ -258,17 +262,33 @@ class ChildSpec:
         )
 
 
+def check_child_name(supervisor: str, id: str, given: str | None = None) -> None:
+    """Raises BadArgumentsError, which names the child, if the name that its supervisor gives it is
+    longer than names may be. `given`: the name that its spec has, which is checked there.
+    """
+    length = len(supervisor) + 1 + len(id)
+    if given is None and length > MOST_NAME:
+        raise BadArgumentsError(
+            f"child {short_repr(id, SHOWN_OF_NAME)} of {short_repr(supervisor, SHOWN_OF_NAME)} was "
+            f"not started: the name of its supervisor, '/' and its id have {length} characters, "
+            f"and a name has {MOST_NAME} at most; give one of the two a shorter name, or the child "
+            "one of its own, if it is no template: options=SpawnOptions(name=...)"
+        )
+
+
 def check_start(
     cls: type[Actor],
     args: Sequence[object],
     kwargs: Mapping[str, object],
     what: str | None = None,
     *,
+    name: str | None = None,
     partly: bool = False,
 ) -> None:
     """Raises BadArgumentsError, which names the parameter, for arguments that the constructor of
-    `cls` does not take. Those of a supervisor are looked at further: its rules, and the arguments
-    of its children. `what`: what is not started then; `partly`: some may be added.
+    `cls` does not take. Those of a supervisor are looked at further: its rules, and the names and
+    arguments of its children. `what`: what is not started then; `name`: that of the actor, if it is
+    known; `partly`: some may be added.
     """
     given = check_constructor(cls, args, kwargs, what, partly=partly)
     if not cls.supervises or cls.__init__.__module__ != "actors.supervisor":
@@ -298,6 +318,8 @@ def check_start(
                 f"{qualified_name(kind)}",
                 method="__init__",
             )
+        if name is not None and where != "template":
+            check_child_name(name, spec.id, spec.options.name)
         spec.check_arguments(partly=where == "template")
     if not partly and not any(isinstance(one, Reference) for one in given.values()):
         try:
@@ -422,6 +444,10 @@ class SupervisorWork(Protocol):
         """Add a child, and return its handle once it has started."""
         ...
 
+    def next_id(self, template: ChildSpec) -> str:
+        """The id of the next child that `spawn` makes from `template`."""
+        ...
+
     async def spawn(
         self, template: ChildSpec, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Handle:
@@ -456,9 +482,11 @@ class SupervisorWork(Protocol):
         ...
 
 
-def _spec_fits(supervisor: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _spec_fits(supervisor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     for spec in (*args, *kwargs.values()):
         if isinstance(spec, ChildSpec):
+            if supervisor is not None:
+                check_child_name(supervisor.name, spec.id, spec.options.name)
             spec.check_arguments()
         elif not isinstance(spec, Reference):
             kind = spec if isinstance(spec, type) else type(spec)
@@ -475,6 +503,8 @@ def _template_fits(supervisor: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     been started.
     """
     if supervisor is not None and supervisor.template is not None:
+        if supervisor._work is not None:
+            check_child_name(supervisor.name, supervisor._work.next_id(supervisor.template))
         supervisor.template.check_arguments(args, kwargs)
 
 
@@ -575,7 +605,8 @@ class Supervisor(Actor):
         """Add a child, the last in the order, and start it; returns its handle.
 
         Raises `BadArgumentsError` where its class is known and its arguments do not fit the
-        constructor, before anything is sent, `ChildExistsError` if the id is in use,
+        constructor, before anything is sent, and where its name would be too long,
+        `ChildExistsError` if the id is in use,
         `ActorStartError`, with its traceback, if it does not start: then its spec is not kept.
         `ActorNotNeededError` if it raised `Ignore`: then its spec is kept.
         """
@@ -669,7 +700,8 @@ class DynamicSupervisor(Supervisor):
         returns its handle.
 
         Raises ValueError if this supervisor has no template, `BadArgumentsError` for arguments that
-        the template's class does not take, `TooManyChildrenError`, or what `start_child` raises.
+        the template's class does not take, or a name that would be too long,
+        `TooManyChildrenError`, or what `start_child` raises.
         """
         if self.template is None:
             raise ValueError(

@@ -65,7 +65,7 @@ class StartRequest:
         """
         actor = _checked_class(asked, actor)
         try:
-            check_start(actor, args, kwargs, options.name)
+            check_start(actor, args, kwargs, options.name, name=options.name)
         except BadArgumentsError as error:
             error.actor = options.name
             raise

@@ -36,7 +36,7 @@ from runtime.functions.function_names import FunctionCall
 from runtime.groups.groups import GroupSource, ProcessGroup
 from runtime.isolation.node_api import NodeApi
 from runtime.lifetime import AskingBlock
-from runtime.pools.member_plan import PoolSize, check_places, for_members
+from runtime.pools.member_plan import PoolSize, check_places, check_pool_name, for_members
 from runtime.user_errors import CHECKS, repr_of
 
 if TYPE_CHECKING:
@@ -324,6 +324,7 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
             for_members(spawn)
             if name is not None:
                 check_name("name", name)
+                check_pool_name(name)
             if not isinstance(kwargs, Mapping):
                 raise TypeError(f"kwargs are a mapping of names, not {short_repr(kwargs)}")
             member_of(actor)

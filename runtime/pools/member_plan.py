@@ -16,7 +16,7 @@ import attrs
 from actors.actor import Actor
 from actors.class_names import class_name
 from actors.messages import import_path, message
-from actors.options import CallChanges, SpawnOptions
+from actors.options import MOST_NAME, CallChanges, SpawnOptions
 from actors.retry import check_whole_number
 from actors.short_repr import short_repr
 
@@ -25,6 +25,11 @@ GROWTH = 2
 
 MOST_MEMBERS = 100_000
 """The largest `size`, `per_node` and `min`: each of these members is started, needed or not."""
+
+NAME_ROOM = 35
+"""Characters for what the names of members have beside that of their pool:
+"/member-<epoch>-<number>", whose two numbers may have 26 digits together.
+"""
 
 IDLE_SECONDS = 30.0
 """After so long without demand a pool shrinks to its least size."""
@@ -49,6 +54,19 @@ def for_members(options: SpawnOptions) -> SpawnOptions:
             "retry=RetryPolicy(repeat_unknown=True))"
         )
     return options
+
+
+def check_pool_name(name: str) -> None:
+    """Raises ValueError for the name of a pool that is too long: its members get names that begin
+    with it.
+    """
+    most = MOST_NAME - NAME_ROOM
+    if len(name) > most:
+        raise ValueError(
+            f"{short_repr(name, 60)} cannot be the name of a pool: it has {len(name)} characters, "
+            f"and {most} are possible, as the names of its members begin with it; give the pool a "
+            "shorter name"
+        )
 
 
 def check_places(name: object, actor: object) -> None:

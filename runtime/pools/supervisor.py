@@ -38,7 +38,14 @@ from actors.supervision import ExitReason
 from actors.supervisor import ChildSpec, ChildStatus, DynamicSupervisor
 from runtime.hosting.allocations import TOLERANCE
 from runtime.limited_log import LimitedLog
-from runtime.pools.member_plan import GROWTH, IDLE_SECONDS, PoolSize, PoolSpec, plan
+from runtime.pools.member_plan import (
+    GROWTH,
+    IDLE_SECONDS,
+    PoolSize,
+    PoolSpec,
+    check_pool_name,
+    plan,
+)
 from runtime.supervision.placement import CALLS_ONLY
 from runtime.supervision.singletons import CandidateComparison
 
@@ -297,6 +304,8 @@ class PoolSupervisor(DynamicSupervisor, CandidateComparison):
         """Adopt the members that live, and start others; returns when there is one. Raises what
         the start of the first has raised.
         """
+        # Of a pool that was given no name, too: its generated one has that of its node.
+        check_pool_name(self.name)
         await super().on_start()
         await self._find_adopted()
         if self._spec.named:

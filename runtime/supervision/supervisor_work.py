@@ -47,7 +47,14 @@ from actors.supervision import (
     SupervisorAnswer,
     TryAgain,
 )
-from actors.supervisor import ChildSpec, ChildStatus, DeathReport, Supervisor, SupervisorStatus
+from actors.supervisor import (
+    ChildSpec,
+    ChildStatus,
+    DeathReport,
+    Supervisor,
+    SupervisorStatus,
+    check_child_name,
+)
 from runtime.environment import Environment
 from runtime.hosting.cell import with_note
 from runtime.statistics.counts import NodeCounts
@@ -177,9 +184,12 @@ class SupervisionWork:
     async def start(self) -> None:
         """Adopt or start all children, and return when all have started; in a dynamic supervisor,
         when those that live are adopted. Raises ActorStartError if one does not start,
-        ActorNotPlacedError if that is not its fault or the store is away.
+        ActorNotPlacedError if that is not its fault or the store is away, and BadArgumentsError if
+        the name of one would be too long.
         """
         try:
+            for spec in self._supervisor.specs:
+                check_child_name(self._name, spec.id, spec.options.name)
             if self._name.count("/") >= MOST_DEPTH:
                 raise ActorStartError(
                     f"{self._name} is {MOST_DEPTH} levels deep in its tree: check whether a "
@@ -251,8 +261,10 @@ class SupervisionWork:
     async def start_child(self, spec: ChildSpec) -> Handle:
         """Add a child, and return its handle once it has started. Raises TooManyChildrenError,
         ChildExistsError, SupervisorStoppingError, ActorNotNeededError and ActorStartError; where
-        its failure is not the child's fault, ActorNotPlacedError.
+        its failure is not the child's fault, ActorNotPlacedError. BadArgumentsError if its name
+        would be too long.
         """
+        check_child_name(self._name, spec.id, spec.options.name)
         rule = spec.rule()
         answer = await self._ask(lambda request: self._machine.add(rule, request), wanted=spec)
         if answer.reply == "too many children":
@@ -271,21 +283,25 @@ class SupervisionWork:
             )
         return self._started(spec.id, answer)
 
+    def next_id(self, template: ChildSpec) -> str:
+        """The id of the next child that `spawn` makes from `template`."""
+        # With the epoch: children of earlier epochs may have been adopted.
+        return f"{template.id}-{self._address.epoch}-{self._spawned + 1}"
+
     async def spawn(
         self, template: ChildSpec, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Handle:
         """Add a child made from `template`, with an id of its own and these arguments, if any are
         given. Raises like `start_child`.
         """
-        self._spawned += 1
-        # With the epoch: children of earlier epochs may have been adopted.
         spec = attrs.evolve(
             template,
-            id=f"{template.id}-{self._address.epoch}-{self._spawned}",
+            id=self.next_id(template),
             args=args or template.args,
             kwargs=kwargs or template.kwargs,
             options=attrs.evolve(template.options, name=None),
         )
+        self._spawned += 1
         return await self.start_child(spec)
 
     async def stop_child(self, child: str | Handle) -> None:
