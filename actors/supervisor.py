@@ -434,9 +434,13 @@ class SupervisorWork(Protocol):
         """
         ...
 
+    async def undo_start(self, reason: ExitReason) -> None:
+        """The supervisor's start has failed: stop the children that it has started."""
+        ...
+
     async def abandon(self, reason: ExitReason) -> None:
-        """The supervisor has crashed: unless it is restarted, stop its children, and end the
-        waiting for them.
+        """The supervisor has ended, and has perhaps not stopped its children: unless it is
+        restarted, stop them, and end the waiting for them.
         """
         ...
 
@@ -530,6 +534,9 @@ class Supervisor(Actor):
     logs_failed_starts: ClassVar[bool] = False
     """True for a subclass that logs itself why children did not start."""
 
+    # Also of a subclass whose constructor does not call the one here.
+    _work: SupervisorWork | None = None
+
     def __init__(
         self,
         children: Sequence[ChildSpec] = (),
@@ -555,7 +562,6 @@ class Supervisor(Actor):
         self.automatic_shutdown: AutomaticShutdown = automatic_shutdown
         self.backoff = backoff
         self.max_children: int | None = None
-        self._work: SupervisorWork | None = None
         # Made and dropped: rules that make no sense are refused here, at who wrote them, and not
         # when the supervisor starts on another node.
         self.machine(self.specs, lambda: 0.5)
@@ -592,9 +598,16 @@ class Supervisor(Actor):
         if self._work is not None:
             await self._work.stop(reason)
 
+    async def _on_failed_start(self, reason: ExitReason) -> None:
+        """Called by the runtime when `on_start` has raised, as that of a subclass may after the
+        children have started, while the name is still this supervisor's.
+        """
+        if self._work is not None:
+            await self._work.undo_start(reason)
+
     async def _on_crash(self, reason: ExitReason) -> None:
-        """Called by the runtime after a crash, for which there is no `on_stop`, while the name is
-        still this supervisor's.
+        """Called by the runtime when the supervisor has ended, while the name is still its own:
+        there is no `on_stop` after a crash, and that of a subclass may stop no children.
         """
         if self._work is not None:
             await self._work.abandon(reason)

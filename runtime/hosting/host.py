@@ -719,21 +719,15 @@ class ActorHost:
         class_path = class_of(address)
         self.counts.starting.add(class_path)
         within = STARTING.set(cell)
-        scope = self._under_way[cell] = StartScope()
         try:
             try:
-                with self.turns.start(address, before) as turn, scope:
-                    context.start_turn = turn
-                    await self._construct(start, instance, scope, turn)
-                    cell.constructed = True
-                    on_start = instance.on_start
-                    # Most classes have none of their own.
-                    if getattr(on_start, "__func__", None) is not Actor.on_start:
-                        scope.enter()
-                        await self.threads.start_hook(on_start, turn)
-            finally:
-                context.start_turn = None
-                del self._under_way[cell]
+                await self._construct_and_start(cell, context, start, before)
+            except BaseException as error:
+                # shielded and bounded in there, where it is cancelled
+                await self._undo_start(cell, error)  # noqa: ASYNC102
+                raise
+            if cell.ended is not None:
+                await self._undo_start(cell)
         except BaseException as error:
             if self.post_mortems is not None and not is_cancellation(error):
                 self.post_mortems.on_failure(cell, "its start", error)
@@ -758,6 +752,50 @@ class ActorHost:
             self._end(cell, cell.ended)
             raise EndedInStartError.of(address, cell.ended)
         self._on_started(cell, start.options, began)
+
+    async def _construct_and_start(
+        self, cell: ActorCell, context: Hosted, start: ActorStart, before: Chain | None
+    ) -> None:
+        """Call the constructor and `on_start`. Returns as well when the actor is stopped meanwhile,
+        or one of its own tasks raises.
+        """
+        scope = self._under_way[cell] = StartScope()
+        try:
+            with self.turns.start(cell.address, before) as turn, scope:
+                context.start_turn = turn
+                await self._construct(start, cell.instance, scope, turn)
+                cell.constructed = True
+                on_start = cell.instance.on_start
+                # Most classes have none of their own.
+                if getattr(on_start, "__func__", None) is not Actor.on_start:
+                    scope.enter()
+                    await self.threads.start_hook(on_start, turn)
+        finally:
+            context.start_turn = None
+            del self._under_way[cell]
+
+    async def _undo_start(self, cell: ActorCell, error: BaseException | None = None) -> None:
+        """Stop the children of a supervisor whose start has failed with this error, or was ended
+        otherwise: an `on_start` that users write goes on after they have started.
+        """
+        supervisor = cell.instance
+        if not issubclass(type(supervisor), Supervisor) or (
+            error is not None and is_interrupt(error)
+        ):
+            return
+        reason = cell.ended or ExitReason("start failed", f"{cell.address.name} did not start")
+        try:
+            if error is not None and cell.ended is None and not is_cancellation(error):
+                # Not through the instance, as in `_leave_children`.
+                await Supervisor._on_failed_start(cast("Supervisor", supervisor), reason)
+        finally:
+            # Those that are left: a start that is cancelled does not wait for them in order.
+            with trio.CancelScope(shield=True):
+                await self._leave_children(cell, reason)
+
+    def _within(self, seconds: float) -> float:
+        """When so many seconds are over, or this node leaves."""
+        return min(trio.current_time() + seconds, self._departure.leaves_by)
 
     def _make_cell(self, start: ActorStart, address: Address) -> tuple[ActorCell, Hosted]:
         """Make the cell of an actor that is about to start. Calls that arrive during the start wait
@@ -858,6 +896,8 @@ class ActorHost:
                 # The start of a supervisor whose `on_stop` is over. It would go on without what
                 # that has ended.
                 under_way.cancel()
+            # Its class may have an `on_stop` of its own that does not call that of the supervisor.
+            await self._leave_children(cell, reason)
             # Before the end is reported: a supervisor that restarts the actor must find the name
             # free.
             await self._give_back(cell.address, reason)
@@ -881,9 +921,7 @@ class ActorHost:
             cell = self.cells.get(address.name)
             if cell is not None:
                 # Bounded: code that ignores its cancellation does not keep the resources.
-                with trio.move_on_at(
-                    min(trio.current_time() + STOP_SECONDS, self._departure.leaves_by)
-                ):
+                with trio.move_on_at(self._within(STOP_SECONDS)):
                     if (under_way := self._under_way.get(cell)) is not None:
                         await under_way.wait_over()
                     if (nursery := self._nurseries.get(cell)) is not None:
@@ -1095,7 +1133,9 @@ class ActorHost:
     def end_at_once(self, cell: ActorCell, reason: ExitReason) -> None:
         """End an actor without `on_stop`; its running methods and tasks are cancelled."""
         waiting = cell.end(reason)
-        self._cancel_start(cell)
+        if (under_way := self._under_way.get(cell)) is not None:
+            # Also that of a supervisor: no `on_stop` would end it.
+            under_way.cancel()
         for invocation in waiting:
             invocation.sink.refused(invocation, cell.gone())
         for invocation in tuple(cell.running):
@@ -1110,24 +1150,26 @@ class ActorHost:
 
     async def _finish_crash(self, cell: ActorCell, reason: ExitReason) -> None:
         # Before the name is free: only the supervisor that has it may write about its children.
-        if issubclass(type(cell.instance), Supervisor):
-            with trio.move_on_at(
-                min(trio.current_time() + STOP_SECONDS, self._departure.leaves_by)
-            ):
-                await self._supervisor_crashed(cell, reason)
+        await self._leave_children(cell, reason)
         await self._give_back(cell.address, reason)
         self._end(cell, reason)
 
-    async def _supervisor_crashed(self, cell: ActorCell, reason: ExitReason) -> None:
-        try:
-            # Not through the instance: its class is the user's, and may have this name, too.
-            await Supervisor._on_crash(cast("Supervisor", cell.instance), reason)
-        except Exception as error:
-            logger.error(
-                "%s: calls of its children may wait for restarts that do not come\n%s",
-                cell.address.name,
-                traceback_of(error),
-            )
+    async def _leave_children(self, cell: ActorCell, reason: ExitReason) -> None:
+        """Stop the children of a supervisor that has ended without having stopped them, unless it
+        is restarted: a crash calls no `on_stop`.
+        """
+        if not issubclass(type(cell.instance), Supervisor):
+            return
+        with trio.move_on_at(self._within(STOP_SECONDS)):
+            try:
+                # Not through the instance: its class is the user's, and may have this name, too.
+                await Supervisor._on_crash(cast("Supervisor", cell.instance), reason)
+            except Exception as error:
+                logger.error(
+                    "%s: calls of its children may wait for restarts that do not come\n%s",
+                    cell.address.name,
+                    traceback_of(error),
+                )
 
     async def _give_back(self, address: Address, reason: ExitReason | None = None) -> None:
         # Before the name is free: a node that sees it free places an actor here, which must find
@@ -1140,7 +1182,7 @@ class ActorHost:
 
     async def _released(self, names: str, release: Callable[[], Awaitable[None]]) -> None:
         # Bounded: without the store the name stays until the lease ends.
-        with trio.move_on_at(min(trio.current_time() + STOP_SECONDS, self._departure.leaves_by)):
+        with trio.move_on_at(self._within(STOP_SECONDS)):
             try:
                 await release()
             except StoreError as error:

@@ -142,6 +142,8 @@ class SupervisionWork:
         """Set when the supervisor has ended, and no effect is carried out any more."""
         self._stopping = False
         """True once it was asked to stop."""
+        self._stops = 0
+        """How many calls of `stop` are under way."""
         self._looked = trio.Event()
         """Set when `start` has looked for children to adopt: it carries out effects then, or never
         does.
@@ -224,6 +226,13 @@ class SupervisionWork:
         supervisor that is restarted on another node keep running.
         """
         self._stopping = True
+        self._stops += 1
+        try:
+            await self._stop(reason)
+        finally:
+            self._stops -= 1
+
+    async def _stop(self, reason: ExitReason) -> None:
         # Until then it is not known whether it is restarted, and which children live.
         await self._looked.wait()
         if reason.kind == "node left" and self._lasting:
@@ -237,12 +246,25 @@ class SupervisionWork:
         self._queue_effects(self._machine.stop(self._environment.now()))
         await self._over.wait()
 
-    async def abandon(self, reason: ExitReason) -> None:
-        """The supervisor has crashed in a task of its class. Unless it is restarted, calls that
-        wait for the restart of a child fail, and its children are stopped, all at the same time.
+    async def undo_start(self, reason: ExitReason) -> None:
+        """The supervisor's start has failed. Stop the children that it has started in reverse
+        order, and withdraw their intents: else calls of them would wait for as long as this node
+        lives.
         """
-        if self._lasting or self._exit is not None:
+        # Without `_carries_out` it has started none: those that live are its successor's.
+        if self._carries_out and not self._over.is_set():
+            await self.stop(reason)
+
+    async def abandon(self, reason: ExitReason) -> None:
+        """The supervisor has ended without `stop`: by a task of its class that raised, by a start
+        that was cut short, or with an `on_stop` of its class that does not call its own. Unless it
+        is restarted, calls that wait for the restart of a child fail, and its children are stopped,
+        all at the same time.
+        """
+        if self._lasting or self._exit is not None or self._stops:
             return
+        # None of them is started again, or still.
+        self._work.cancel()
         # Without this, its intents would hold for as long as its node lives: nothing in the store
         # says that it has ended, and a call without a deadline would wait for ever.
         self._exit = reason
@@ -251,7 +273,7 @@ class SupervisionWork:
         await self._withdraw(children, last=True)
         # After the intents: calls of a child that has been stopped do not wait for it. What is not
         # reached in the caller's time is stopped as an orphan (`Orphans`).
-        why = ExitReason("parent stopped", f"its supervisor {self._name} has crashed: {reason}")
+        why = ExitReason("parent stopped", f"its supervisor {self._name} has ended: {reason}")
         async with trio.open_nursery() as nursery:
             for child in children:
                 address = child.address or child.adopted
