@@ -556,6 +556,12 @@ class Supervisor(Actor):
             raise ValueError(
                 f"the name {twice[0]!r} is given to two children; names are unique in the cluster"
             )
+        given: object = backoff
+        if given is not None and not isinstance(given, RestartBackoff):
+            raise TypeError(
+                "backoff must be a RestartBackoff, as in RestartBackoff(initial_delay=1), or None, "
+                f"not {short_repr(given)}"
+            )
         self.strategy: Strategy | Literal["dynamic"] = strategy
         self.intensity = intensity
         self.period = period

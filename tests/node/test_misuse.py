@@ -11,6 +11,7 @@ from actors import (
     Actor,
     ChildSpec,
     DynamicSupervisor,
+    RestartBackoff,
     Supervisor,
     method,
     wait_all,
@@ -107,6 +108,17 @@ async def test_a_supervisor_is_given_a_list_of_specs(node: Node) -> None:
     for given, named in ((Worker, "the class Worker"), ("worker", "of type str")):
         with pytest.raises(BadArgumentsError, match=rf"children must be a list.*not {named}"):
             await node.spawn(anything, given)
+
+
+@pytest.mark.parametrize("supervisor", [Supervisor, DynamicSupervisor])
+@pytest.mark.parametrize("backoff", [5, "x", {"initial_delay": 1}, RestartBackoff])
+async def test_the_backoff_of_a_supervisor_is_checked_where_it_is_given(
+    node: Node, supervisor: Any, backoff: object
+) -> None:
+    with pytest.raises(TypeError, match=r"^backoff must be a RestartBackoff, .* or None, not "):
+        supervisor(backoff=backoff)
+    with pytest.raises(BadArgumentsError, match="backoff must be a RestartBackoff"):
+        await node.spawn(supervisor, backoff=backoff)
 
 
 class Busy(Actor):
