@@ -595,6 +595,11 @@ class Supervisor(Actor):
 
     async def on_start(self) -> None:
         """Start the children."""
+        if not hasattr(self, "specs"):
+            raise RuntimeError(
+                f"the constructor of {qualified_name(type(self))} does not call that of the "
+                "supervisor: write super().__init__(children) in it"
+            )
         self._work = self._hosted().supervise(self)
         await self._working().start()
 
@@ -678,9 +683,15 @@ class Supervisor(Actor):
         """
 
     def _working(self) -> SupervisorWork:
-        if self._work is None:
+        if self._work is not None:
+            return self._work
+        if self._context is None:
             raise RuntimeError("this supervisor was not started by a node")
-        return self._work
+        raise RuntimeError(
+            f"{self.name} has not started its children: the on_start of "
+            f"{qualified_name(type(self))} has not called that of the supervisor; write await "
+            "super().on_start() in it"
+        )
 
 
 class DynamicSupervisor(Supervisor):

@@ -17,7 +17,7 @@ from actors import (
     wait_all,
     wait_any,
 )
-from actors.errors import BadArgumentsError, EncodeError
+from actors.errors import ActorStartError, BadArgumentsError, EncodeError
 from runtime import open_local_cluster, open_node
 from runtime.node import Node
 
@@ -119,6 +119,42 @@ async def test_the_backoff_of_a_supervisor_is_checked_where_it_is_given(
         supervisor(backoff=backoff)
     with pytest.raises(BadArgumentsError, match="backoff must be a RestartBackoff"):
         await node.spawn(supervisor, backoff=backoff)
+
+
+class WithoutStart(Supervisor):
+    async def on_start(self) -> None:
+        pass
+
+
+class WithoutConstructor(Supervisor):
+    def __init__(self) -> None:
+        pass
+
+
+class WithoutBoth(DynamicSupervisor):
+    def __init__(self) -> None:
+        pass
+
+    async def on_start(self) -> None:
+        pass
+
+
+async def test_a_supervisor_says_what_of_its_base_its_class_has_not_called(node: Node) -> None:
+    constructor = r"constructor of \S*WithoutConstructor does not .* super\(\).__init__\(children\)"
+    with pytest.raises(ActorStartError, match=constructor):
+        await node.spawn(WithoutConstructor)
+    for cls, asked in (
+        (WithoutStart, "children"),
+        (WithoutStart, "count"),
+        (WithoutBoth, "status"),
+    ):
+        supervisor = await node.options(name="s").spawn(cls)
+        on_start = rf"s has not started its children: the on_start of \S*{cls.__name__} has not "
+        with pytest.raises(RuntimeError, match=rf"{on_start}.* await super\(\).on_start\(\) in it"):
+            await getattr(supervisor, asked)()
+        await node.stop(supervisor)
+    with pytest.raises(RuntimeError, match="was not started by a node"):
+        await Supervisor().children()
 
 
 class Busy(Actor):
