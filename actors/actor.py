@@ -591,7 +591,7 @@ def _unfit(name: str) -> str:
 
 def _check_own_names(cls: type) -> None:
     """Raises TypeError if the class hides what the runtime says of an actor, or has a hook that
-    cannot be called as the runtime calls it.
+    cannot be called as the runtime calls it, or is a generator.
     """
     for name in _FACTS & vars(cls).keys():
         raise TypeError(
@@ -601,6 +601,11 @@ def _check_own_names(cls: type) -> None:
         hook = vars(cls).get(name)
         if not isinstance(hook, FunctionType):
             continue
+        if inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
+            raise TypeError(
+                f"{cls.__qualname__}.{name} is a generator, because it has a `yield`: nothing asks "
+                "a hook for items, so none of its code would run; take the `yield` out"
+            )
         try:
             # A decorator's own parameters count, and not those of what it wraps.
             inspect.signature(hook, follow_wrapped=False).bind(None, *given)

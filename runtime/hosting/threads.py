@@ -211,6 +211,12 @@ class Threads:
             # A plain function around a coroutine function, as decorators make them: await its
             # result.
             await result
+        elif inspect.isasyncgen(result) or inspect.isgenerator(result):
+            # As decorators make them, too: classes whose hooks are generators are refused.
+            raise TypeError(
+                f"the hook returned {result.__qualname__}, a generator: nothing asks a hook for "
+                "items, so none of its code has run; take the `yield` out"
+            )
 
 
 def _threads_around(innermost: Invocation | StartTurn) -> int:

@@ -5,13 +5,13 @@ the runtime passes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import attrs
 import pytest
 
-from actors import Actor, method
+from actors import Actor, Supervisor, method
 from actors.keywords import unknown_keyword
 from actors.supervision import ExitReason
 
@@ -77,6 +77,20 @@ def test_hooks_that_can_be_called_are_accepted_in_every_form() -> None:
             pass
 
     assert Room()
+
+
+@pytest.mark.parametrize("name", ["on_start", "on_stop", "on_ended", "on_inspect"])
+@pytest.mark.parametrize("base", [Actor, Supervisor])
+def test_a_hook_that_is_a_generator_is_refused(name: str, base: type[Actor]) -> None:
+    async def stream(self: Actor, *given: object) -> AsyncIterator[int]:
+        yield 1
+
+    def items(self: Actor, *given: object) -> Iterator[int]:
+        yield 1
+
+    for hook in (stream, items):
+        with pytest.raises(TypeError, match=rf"Room\.{name} is a generator, because it has a `yi"):
+            type("Room", (base,), {name: hook})
 
 
 @pytest.mark.parametrize(

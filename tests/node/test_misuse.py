@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -192,6 +193,25 @@ async def test_a_task_of_an_actor_is_started_by_its_function(
     await busy.begin("plain")
     ended = await node.wait_ended(busy)
     assert "start_soon takes an `async def` function" in ended.reason.text
+
+
+def _logged(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def hook(*args: object) -> object:
+        return function(*args)
+
+    return hook
+
+
+class Decorated(Actor):
+    @_logged
+    async def on_start(self) -> AsyncIterator[int]:
+        yield 1
+
+
+async def test_a_hook_that_a_decorator_hides_is_no_generator(node: Node) -> None:
+    with pytest.raises(ActorStartError, match=r"returned \S*Decorated.on_start, a generator"):
+        await node.spawn(Decorated)
 
 
 @pytest.mark.parametrize(
