@@ -8,7 +8,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
 from functools import partial
-from inspect import iscoroutine
+from inspect import (
+    isasyncgen,
+    isasyncgenfunction,
+    iscoroutine,
+    isgenerator,
+    isgeneratorfunction,
+)
 from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 import trio
@@ -124,14 +130,26 @@ class LazyNursery:
 
 
 def check_task_function(function: object) -> None:
-    """Raise TypeError if this cannot be called. Otherwise the mistake would end the actor, later
-    and without the line that made it.
+    """Raise TypeError if this cannot be called, or is a generator. Otherwise the mistake would end
+    the actor, later and without the line that made it.
     """
     if not callable(function):
         raise TypeError(
             "start_soon takes a function and its arguments, as in start_soon(self.work, 5), and "
             f"not {'the coroutine that it returns' if iscoroutine(function) else type(function)}"
         )
+    if isasyncgenfunction(function) or isgeneratorfunction(function):
+        while isinstance(function, partial):
+            function = function.func
+        raise TypeError(_of_generator(getattr(function, "__qualname__", "the function")))
+
+
+def _of_generator(name: str) -> str:
+    return (
+        f"start_soon takes an `async def` function, and {name} is a generator, because it has a "
+        "`yield`: nothing would ask for its items; take the `yield` out, or start a function that "
+        "reads them, as by `async for item in ...`"
+    )
 
 
 def missing_in_nursery(name: str) -> AttributeError:
@@ -145,6 +163,10 @@ def missing_in_nursery(name: str) -> AttributeError:
 def awaitable_of(given: Awaitable[object]) -> Awaitable[object]:
     """Return what the function of a task has returned. Raise TypeError if it cannot be awaited."""
     if not hasattr(type(given), "__await__"):
+        made: object = given
+        if isasyncgen(made) or isgenerator(made):
+            # By a function that is none itself, such as a lambda or what a decorator returns.
+            raise TypeError(_of_generator(made.__qualname__))
         raise TypeError(
             "start_soon takes an `async def` function, and was given one that is none; run that "
             "in a thread, as in start_soon(trio.to_thread.run_sync, function)"

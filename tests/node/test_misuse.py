@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from functools import wraps
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -167,14 +167,26 @@ class Busy(Actor):
                 self.nursery.start_soon(coroutine)
             finally:
                 coroutine.close()
-        else:
+        elif kind == "plain":
             self.nursery.start_soon(self.plain)  # type: ignore[arg-type]
+        elif kind == "stream":
+            self.nursery.start_soon(self.stream)  # type: ignore[arg-type]
+        elif kind == "items":
+            self.nursery.start_soon(partial(self.items))  # type: ignore[arg-type]
+        else:
+            self.nursery.start_soon(lambda: self.stream())  # type: ignore[arg-type, return-value]
 
     @method
     async def look_up(self, name: str) -> object:
         return getattr(self.nursery, name)
 
     async def work(self) -> None: ...
+
+    async def stream(self) -> AsyncIterator[int]:
+        yield 1
+
+    def items(self) -> Iterator[int]:
+        yield 1
 
     def plain(self) -> None: ...
 
@@ -193,6 +205,19 @@ async def test_a_task_of_an_actor_is_started_by_its_function(
     await busy.begin("plain")
     ended = await node.wait_ended(busy)
     assert "start_soon takes an `async def` function" in ended.reason.text
+
+
+async def test_a_task_of_an_actor_is_no_generator(node: Node) -> None:
+    busy = await node.spawn(Busy)
+    for kind in ("stream", "items"):
+        text = rf"start_soon takes an `async def` .*, and \S*{kind} is a generator"
+        with pytest.raises(TypeError, match=text):
+            await busy.begin(kind)
+    assert await busy.echo(1) == 1
+    # Only what the function returns says so.
+    await busy.begin("lambda")
+    ended = await node.wait_ended(busy)
+    assert "Busy.stream is a generator, because it has a `yield`" in ended.reason.text
 
 
 def _logged(function: Callable[..., Any]) -> Callable[..., Any]:
