@@ -75,6 +75,8 @@ def why_unfit(
         return error
     named = [one.name for one in parameters.values() if one.kind in _NAMED]
     for given in kwargs:
+        if given in parameters and given not in named:
+            return f"parameter {given!r} is positional only: it is given without its name"
         if given not in named:
             near = difflib.get_close_matches(given, named, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""

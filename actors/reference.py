@@ -373,12 +373,18 @@ def _takes_references(annotation: object) -> bool:
 
 
 def taken(signature: inspect.Signature) -> str:
-    """The parameters in one line: `(first, second=..., *rest, key)`. No default is shown: its repr
-    is code of the user's.
+    """The parameters in one line: `(first, /, second=..., *rest, key)`. No default is shown: its
+    repr is code of the user's.
     """
     shown: list[str] = []
+    slashed = True
     starred = False
     for one in signature.parameters.values():
+        if one.kind is one.POSITIONAL_ONLY:
+            slashed = False
+        elif not slashed:
+            shown.append("/")
+            slashed = True
         if one.kind is one.KEYWORD_ONLY and not starred:
             shown.append("*")
             starred = True
@@ -387,6 +393,8 @@ def taken(signature: inspect.Signature) -> str:
         )
         starred = starred or one.kind is one.VAR_POSITIONAL
         shown.append(f"{stars}{one.name}{'' if one.default is one.empty else '=...'}")
+    if not slashed:
+        shown.append("/")
     return f"({', '.join(shown)})"
 
 

@@ -111,6 +111,39 @@ async def test_arguments_that_a_constructor_does_not_take_are_refused_at_the_cal
     assert await internals_of(pair.here).spawner.find("shop") is None
 
 
+class Positional(Actor):
+    def __init__(self, first: int, /, second: int = 0) -> None:
+        pass
+
+    @method
+    async def add(self, first: int, second: int = 0, /, third: int = 0) -> int:
+        return first + second + third
+
+    @method
+    async def rest(self, first: int, /, **rest: int) -> dict[str, int]:
+        return {"": first, **rest}
+
+    @method
+    async def only(self, first: int, /) -> int:
+        return first
+
+
+async def test_parameters_that_are_positional_only_are_shown_so(pair: Pair, where: str) -> None:
+    node: Any = pair.here.options(on=where)
+    first = "parameter 'first' is positional only: it is given without its name"
+    with pytest.raises(BadArgumentsError, match=rf"{first}; .* takes \(first, /, second=\.\.\.\)"):
+        await node.spawn(Positional, first=1)
+    actor = await node.spawn(Positional, 1)
+    takes = r"it takes \(first, second=\.\.\., /, third=\.\.\.\)"
+    with pytest.raises(BadArgumentsError, match=f"add was not called: {first}; {takes}"):
+        await actor.add(first=1)
+    with pytest.raises(BadArgumentsError, match=rf"{first}; it takes \(first, /\)\n"):
+        await actor.only(first=1)
+    with pytest.raises(BadArgumentsError, match=r"it takes \(first, /, \*\*rest\)"):
+        await actor.rest(first=1)
+    assert await actor.rest(1, first=2) == {"": 1, "first": 2}
+
+
 async def test_a_class_without_a_constructor_takes_nothing(pair: Pair) -> None:
     with pytest.raises(BadArgumentsError, match=r"class Simple was not started: .*takes \(\)"):
         await cast("Any", pair.here).spawn(Simple, 1)
