@@ -628,11 +628,11 @@ class Supervisor(Actor):
     async def start_child(self, spec: ChildSpec) -> AnyHandle:
         """Add a child, the last in the order, and start it; returns its handle.
 
-        Raises `BadArgumentsError` where its class is known and its arguments do not fit the
-        constructor, before anything is sent, and where its name would be too long,
-        `ChildExistsError` if the id is in use,
-        `ActorStartError`, with its traceback, if it does not start: then its spec is not kept.
-        `ActorNotNeededError` if it raised `Ignore`: then its spec is kept.
+        Raises `BadArgumentsError` where its name would be too long and, before anything is sent,
+        where its class is known and its arguments do not fit the constructor. Raises
+        `ChildExistsError` if the id is in use, `ActorStartError`, with its traceback, if it does
+        not start: then its spec is not kept. `ActorNotNeededError` if it raised `Ignore`: then its
+        spec is kept.
         """
         return await self._working().start_child(spec)
 
