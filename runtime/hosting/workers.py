@@ -621,7 +621,9 @@ class TaskWorkers:
             # An interrupt ends the process, and no caller gets it as an error of the method.
             return True
         self._raised(invocation, error)
-        if issubclass(type(error), SystemExit):
+        # What services of the runtime run for others (methods of values, `on_inspect`, converters)
+        # is users' code, too: that ends the call, and never the service of the whole node.
+        if issubclass(type(error), SystemExit) and not invocation.cell.system:
             self._crashed(invocation.cell, error)
         return False
 

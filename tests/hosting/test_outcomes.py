@@ -4,13 +4,14 @@ a method that is still running when its node has left.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import trio
 
 from actors import Actor, RetryPolicy, method
-from actors.errors import ActorDiedError, CallError
+from actors.errors import ActorDiedError, CallError, RemoteError
 from actors.method import Address
 from actors.supervision import ExitReason
 from runtime.calls.dedup_table import CallRecord, DedupTable
@@ -48,6 +49,43 @@ class Careless(Actor):
     @method
     async def work(self) -> str:
         return "done"
+
+
+class Service(Actor):
+    """A service of the runtime that runs code of users."""
+
+    @method(concurrent=True)
+    async def run(self) -> None:
+        raise SystemExit(2)
+
+    @method(concurrent=True)
+    async def numbers(self) -> AsyncIterator[int]:
+        yield 1
+        raise SystemExit(2)
+
+    @method
+    async def in_turn(self, error: bool) -> str:
+        if error:
+            raise SystemExit(2)
+        return "goes on"
+
+
+async def test_no_service_of_the_runtime_ends_by_what_user_code_raises(
+    pair: Pair, where: str
+) -> None:
+    hosting = pair.here if where == "here" else pair.there
+    internals_of(hosting).endpoint.host.add_system("@service", Service())
+    service = internals_of(pair.here).endpoint.system_handle(
+        Service, "@service", hosting.name, hosting.incarnation
+    )
+    with trio.fail_after(60):
+        with pytest.raises(RemoteError, match="SystemExit: 2"):
+            await service.run()
+        with pytest.raises(RemoteError, match="SystemExit: 2"):
+            await service.in_turn(True)
+        with pytest.raises(RemoteError, match="SystemExit: 2"):
+            assert [number async for number in service.numbers()] == []
+        assert await service.in_turn(False) == "goes on"
 
 
 async def test_a_method_that_its_own_open_nursery_cancels_has_an_outcome(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -33,6 +34,10 @@ class Point:
     def fail(self) -> None:
         """Always."""
         raise LookupError("no such point")
+
+    def leave(self) -> None:
+        """As scripts do at their end."""
+        sys.exit(2)
 
 
 @message

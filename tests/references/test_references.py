@@ -538,6 +538,23 @@ async def test_methods_of_a_value_run_where_it_is(three: Three, where: str) -> N
 
 
 @WHERE
+async def test_a_method_of_a_value_that_exits_ends_its_call_and_nothing_else(
+    three: Three, where: str
+) -> None:
+    maker = await three.spawn(Maker, where)
+    point, other = await maker.make.remote(Point(1, 2)), await maker.make.remote(Point(3, 4))
+    with trio.fail_after(60):
+        with pytest.raises(RemoteError, match="SystemExit: 2"):
+            await point.call.leave()
+        kept = await point.call.leave.remote()
+        with pytest.raises(RemoteError, match="SystemExit: 2"):
+            await kept.fetch()
+        assert await point.call.total() == 3
+        assert await other.fetch() == Point(3, 4)
+        assert await (await maker.make.remote("new")).fetch() == "new"
+
+
+@WHERE
 async def test_waiting_for_some_or_all_of_many(three: Three, where: str) -> None:
     quick, slow = await three.spawn(Maker, where), await three.spawn(Maker, "second")
     ready = [await quick.make.remote(number) for number in range(3)]
