@@ -35,7 +35,7 @@ from runtime.hosting.held_bytes import ByteBudget, HeldBytes
 from runtime.hosting.service_times import SHARE, ServiceTimeEstimate, ServiceTimes
 from runtime.hosting.thread_limits import ThreadLimits
 from runtime.statistics.call_statistics import CallTimer
-from runtime.user_errors import raised_at, summary_of, traceback_of
+from runtime.user_errors import raised_at, summary_of, text_of, traceback_of
 
 # How a host learns of an actor in another process that its start, a call or its life has ended
 # there.
@@ -49,7 +49,8 @@ class RefusedElsewhereError(Exception):
     """
 
     def __init__(self, error: CallError) -> None:
-        super().__init__(str(error))
+        # Guarded: it may be an error of a class of the user's.
+        super().__init__(text_of(error))
         self.error = error
 
 

@@ -14,11 +14,18 @@ from typing import Any
 import attrs
 import trio
 
-from actors.errors import CallError, FilterFailedError
+from actors import errors
+from actors.class_names import bases, is_one_of
+from actors.errors import CallError
 from actors.filters import Call, Filter
 from actors.method import InThread, MethodDefinition
 from runtime.hosting.cell import Invocation, RefusedElsewhereError
 from runtime.hosting.filtered_run import FilteredRun
+from runtime.user_errors import text_of
+
+_OURS = frozenset(
+    cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, CallError)
+)
 
 Running = Mapping[trio.lowlevel.Task, Invocation]
 
@@ -69,10 +76,10 @@ class FilteredMethod(MethodDefinition):
                 # A stream has ended with its last item: there is no value to send.
                 return None if invocation.stream_output is not None else value
             except CallError as error:
-                if isinstance(error, FilterFailedError) or not run.reached:
-                    # Said by the runtime, and not raised by the method.
-                    raise RefusedElsewhereError(error) from error
-                raise
+                if run.is_of_call:
+                    raise
+                # Said by the runtime or a filter, and not raised by the method.
+                raise RefusedElsewhereError(_plain_refusal(error)) from error
         finally:
             # Where no filter has gone on to it. One that runs in a nursery which a filter has left
             # open is not closed here: it is cancelled, in its own task.
@@ -98,6 +105,14 @@ def filtered(
             for name, definition in methods.items()
         }
     )
+
+
+def _plain_refusal(error: CallError) -> CallError:
+    """The error as an object of a class of ours: callers know no class that users derive from it,
+    and its text is code of theirs.
+    """
+    cls = next(base for base in bases(type(error)) if is_one_of(base, _OURS))
+    return error if cls is type(error) else cls(text_of(error))
 
 
 def has_filters(methods: Mapping[str, MethodDefinition]) -> bool:

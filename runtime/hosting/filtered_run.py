@@ -8,9 +8,16 @@ from typing import Any
 
 import trio
 
-from actors.errors import CallError, FilterFailedError, FilterRefusedError
+from actors.class_names import class_name
+from actors.errors import CallError, FilterFailedError, FilterRefusedError, NotExecutedError
 from actors.filters import Call, Filter
-from runtime.user_errors import is_cancellation, is_interrupt
+from runtime.user_errors import (
+    is_being_cancelled,
+    is_cancellation,
+    is_interrupt,
+    is_same_in_other_groups,
+    leaves,
+)
 
 
 class FilteredRun:
@@ -18,7 +25,16 @@ class FilteredRun:
     runs in that task alone, or in nurseries that are opened there; None: in any task.
     """
 
-    __slots__ = ("_call", "_filters", "_last", "_task", "error", "reached", "returned")
+    __slots__ = (
+        "_call",
+        "_filters",
+        "_last",
+        "_task",
+        "error",
+        "is_of_call",
+        "reached",
+        "returned",
+    )
 
     def __init__(
         self,
@@ -37,39 +53,77 @@ class FilteredRun:
         """True once what they are around has returned."""
         self.error: BaseException | None = None
         """What it has raised."""
+        self.is_of_call = False
+        """True if what `run` has raised is the call's own error, or what a filter has made of it;
+        False for a refusal by a filter, and for a filter's mistake.
+        """
 
     async def run(self) -> object:
         """Run the call. Raises what it raises, or for a filter that raises `FilterRefusedError` or
         `FilterFailedError`; what a filter raises in place of an error of the call is raised as it
-        is.
+        is, unless that ends more than the call, or says falsely that it was not made.
         """
         try:
             value = await self._step(0, self._call)
-            if type(value) is CoroutineType:
-                value.close()
-                # The caller would get the coroutine.
-                raise self._failed("returned a coroutine (write `return await next(call)`)")
-            return value
         except BaseException as error:  # noqa: ASYNC103  a filter may raise SystemExit as well
             if is_cancellation(error) or is_interrupt(error):
                 raise
-            # The call's own error, or what a filter has made of it: the caller gets it as it is.
-            if error is self.error or (self.error is not None and not self.returned):
+            if self._stands_for_call(error):
+                self.is_of_call = True
                 raise
-            # A filter's own mistake before the method, after it, or while that may still run: the
-            # outcome follows from which it is.
-            if not self.reached:
-                if isinstance(error, CallError) and error.outcome == "not executed":
-                    raise
-                text = self._text(error, "the method did not run")
-                raise FilterRefusedError(text) from error  # noqa: ASYNC104
-            if isinstance(error, CallError):
+            if not self.reached and issubclass(type(error), NotExecutedError):
                 raise
-            then = "the method has run, and its result is lost" if self.returned else "it may run"
-            raise FilterFailedError(self._text(error, then)) from error  # noqa: ASYNC104
+            raise self._mistake(error) from error  # noqa: ASYNC104
         finally:
             # What an error refers to must not be in a circle with it.
             self.error = None
+        if type(value) is CoroutineType:
+            value.close()
+            # The caller would get the coroutine.
+            raise self._failed("returned a coroutine (write `return await next(call)`)")
+        return value
+
+    def _stands_for_call(self, error: BaseException) -> bool:
+        """True if the caller gets `error` as it is: it is the call's own, or what a filter has made
+        of that.
+        """
+        own = self.error
+        if own is None:
+            return False
+        if error is own or is_same_in_other_groups(error, own):
+            return True
+        # It would end the actor, or the task of the caller, or look like the end of the items.
+        allowed = (Exception, trio.Cancelled) if is_being_cancelled() else (Exception,)
+        if not all(issubclass(type(one), allowed) for one in leaves(error)) or (
+            self._call.kind == "stream" and issubclass(type(error), StopAsyncIteration)
+        ):
+            return False
+        # Raised where the call is made, this says that the method has not run. A filter that makes
+        # calls of its own, for example of an audit, raises it by mistake.
+        return self._call.side != "client" or not (
+            issubclass(type(error), NotExecutedError) and not self._was_refused
+        )
+
+    @property
+    def _was_refused(self) -> bool:
+        """True on the client side if the call has ended with the proof that it has not run. Where a
+        method runs, it may itself raise such an error of a call that it has made.
+        """
+        return self._call.side == "client" and issubclass(type(self.error), NotExecutedError)
+
+    def _mistake(self, error: BaseException) -> CallError:
+        """The error for what a filter raises without need: its outcome follows from when that
+        was.
+        """
+        if not self.reached or self._was_refused:
+            return FilterRefusedError(self._text(error, "the method did not run"))
+        if self.returned:
+            then = "the method has run, and its result is lost"
+        elif self.error is not None:
+            then = f"the call had raised {class_name(type(self.error))}, which is lost"
+        else:
+            then = "it may run"
+        return FilterFailedError(self._text(error, then))
 
     async def run_alone(self) -> object:
         """The same, where the call is made: its filters leave no cancel scope or nursery open in
@@ -107,7 +161,7 @@ class FilteredRun:
     def _text(self, error: BaseException, then: str) -> str:
         call = self._call
         return (
-            f"a filter on the {call.side} side raised {type(error).__name__} around "
+            f"a filter on the {call.side} side raised {class_name(type(error))} around "
             f"{call.actor}.{call.method}: {then}"
         )
 

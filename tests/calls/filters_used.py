@@ -8,9 +8,42 @@ from typing import ClassVar
 import trio
 
 from actors import Actor, Call, Filter, Next, call_context, method
-from actors.errors import NotExecutedError
+from actors.errors import (
+    FilterFailedError,
+    FilterRefusedError,
+    NotExecutedError,
+    OutcomeUnknownError,
+    RemoteError,
+)
 
 ANOTHER = Call(side="client", kind="call", actor="x", class_path="", method="y", node="", epoch=0)
+
+
+class WordlessError(NotExecutedError):
+    """A refusal of a class of users, without a text."""
+
+    def __init__(self) -> None:
+        # Not that of the class above.
+        pass
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+RAISED: dict[str, BaseException] = {
+    "exit": SystemExit(3),
+    "interrupt": KeyboardInterrupt("by no signal"),
+    "generator exit": GeneratorExit(),
+    "group": BaseExceptionGroup("several", [SystemExit(3)]),
+    "stop": StopAsyncIteration(),
+    "not executed": NotExecutedError("of another call"),
+    "unknown": OutcomeUnknownError("of another call"),
+    "remote": RemoteError("of another call"),
+    "refused": FilterRefusedError("of another call"),
+    "failed": FilterFailedError("of another call"),
+    "wordless": WordlessError(),
+}
+"""What filters raise, by the last part of what they are asked to do."""
 
 
 class Recorder(Filter):
@@ -39,7 +72,8 @@ class Behaviour(Filter):
     async def call(self, next: Next, call: Call) -> object:
         if call.context.get("side") != call.side:
             return await next(call)
-        match call.context.get("do"):
+        do = str(call.context.get("do"))
+        match do:
             case "raise before":
                 raise ValueError("before")
             case "refuse":
@@ -88,6 +122,18 @@ class Behaviour(Filter):
                 return next(call)
             case "answer":
                 return 42
+            case "answer a function":
+                return len
+            case _ if do.startswith("before: "):
+                raise RAISED[do.removeprefix("before: ")]
+            case _ if do.startswith("after: "):
+                await next(call)
+                raise RAISED[do.removeprefix("after: ")]
+            case _ if do.startswith("instead: "):
+                try:
+                    return await next(call)
+                except Exception:
+                    raise RAISED[do.removeprefix("instead: ")] from None
             case "late":
                 value = await next(call)
                 await trio.sleep_forever()
@@ -158,6 +204,17 @@ class Adder(Actor):
     @method
     async def fail(self) -> None:
         self.runs += 1
+        raise LookupError("not here")
+
+    @method
+    async def fail_with(self, what: str) -> None:
+        self.runs += 1
+        raise RAISED[what]
+
+    @method
+    async def failing_numbers(self) -> AsyncIterator[int]:
+        self.runs += 1
+        yield 1
         raise LookupError("not here")
 
     @method

@@ -15,6 +15,7 @@ import trio
 
 from actors import Actor, Call, Filter, Next, RetryPolicy, call_context, method
 from actors.errors import (
+    ActorNotFoundError,
     CallTimeoutError,
     DeadlineExceededError,
     FilterFailedError,
@@ -192,6 +193,105 @@ async def test_a_filter_that_raises_says_whether_the_method_ran(
     assert await adder.count() == runs
     # And the actor goes on.
     assert await adder.add(5) == 5
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("what", ["not executed", "unknown", "remote", "refused", "failed"])
+async def test_what_calls_of_a_filter_raise_is_not_taken_for_the_outcome_of_its_own(
+    filtered: Filtered, side: str, stream: bool, what: str
+) -> None:
+    adder = filtered.adder
+
+    async def all_items() -> list[int]:
+        return [item async for item in adder.numbers(3)]
+
+    with (
+        call_context.having(side=side, do=f"after: {what}"),
+        pytest.raises(FilterFailedError, match=f"on the {side} side.* the method has run"),
+    ):
+        await (all_items() if stream else adder.add(1))
+    assert await adder.count() == 1
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+async def test_what_a_filter_raises_in_place_of_an_error_says_truly_whether_the_method_ran(
+    filtered: Filtered, side: str
+) -> None:
+    adder = filtered.adder
+    with call_context.having(side=side, do="instead: not executed"):
+        with pytest.raises((FilterFailedError, RemoteError), match="NotExecutedError") as caught:
+            await adder.fail()
+        assert caught.value.outcome == ("unknown" if side == "client" else "raised")
+        # Of a call that was refused, it is true.
+        refused: Any = adder.add
+        with pytest.raises(NotExecutedError):
+            await refused()
+    assert await adder.count() == 1
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+@pytest.mark.parametrize("what", ["exit", "interrupt", "generator exit", "group"])
+async def test_what_is_no_exception_ends_neither_the_actor_nor_the_caller(
+    filtered: Filtered, side: str, what: str
+) -> None:
+    adder = filtered.adder
+    with call_context.having(side=side, do=f"instead: {what}"):
+        with pytest.raises(FilterFailedError, match="raised LookupError, which is lost"):
+            await adder.fail()
+        numbers = adder.failing_numbers()
+        assert await anext(numbers) == 1
+        with pytest.raises(FilterFailedError, match="raised LookupError, which is lost"):
+            await anext(numbers)
+    assert await adder.count() == 2
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+async def test_a_stream_does_not_end_in_order_by_what_a_filter_raises(
+    filtered: Filtered, side: str
+) -> None:
+    with (
+        call_context.having(side=side, do="instead: stop"),
+        pytest.raises(FilterFailedError, match="StopAsyncIteration"),
+    ):
+        assert [item async for item in filtered.adder.failing_numbers()] == []
+
+
+async def test_a_method_that_exits_within_filters_ends_its_actor(filtered: Filtered) -> None:
+    with (
+        call_context.having(side="server", do="nursery"),
+        pytest.raises(RemoteError, match="SystemExit"),
+    ):
+        await filtered.adder.fail_with("exit")
+    with pytest.raises(RemoteError, match="SystemExit"):
+        await filtered.adder.fail_with("exit")
+    with pytest.raises(ActorNotFoundError):
+        await filtered.adder.count()
+
+
+@pytest.mark.parametrize("what", ["failed", "refused"])
+async def test_an_error_of_filters_that_a_method_raises_is_the_methods(
+    filtered: Filtered, what: str
+) -> None:
+    with pytest.raises(RemoteError, match="of another call"):
+        await filtered.adder.fail_with(what)
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_refusal_of_a_users_class_refuses_whatever_its_text_raises(
+    filtered: Filtered, side: str, stream: bool
+) -> None:
+    adder = filtered.adder
+    with (
+        call_context.having(side=side, do="before: wordless"),
+        pytest.raises(NotExecutedError) as caught,
+    ):
+        await (anext(adder.numbers(3)) if stream else adder.add(1))
+    if side == "server":
+        assert type(caught.value) is NotExecutedError
+        assert "raised ValueError" in str(caught.value)
+    assert await adder.count() == 0
 
 
 @pytest.mark.parametrize("side", ["client", "server"])
