@@ -7,7 +7,8 @@ without filters does not even look for them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -16,12 +17,12 @@ import trio
 
 from actors import errors
 from actors.class_names import bases, is_one_of
-from actors.errors import CallError
+from actors.errors import CallError, EncodeError, FilterRefusedError
 from actors.filters import Call, Filter
 from actors.method import InThread, MethodDefinition
 from runtime.hosting.cell import Invocation, RefusedElsewhereError
 from runtime.hosting.filtered_run import FilteredRun
-from runtime.user_errors import text_of
+from runtime.user_errors import guarded, summary_of, text_of
 
 _OURS = frozenset(
     cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, CallError)
@@ -29,14 +30,19 @@ _OURS = frozenset(
 
 Running = Mapping[trio.lowlevel.Task, Invocation]
 
+Check = Callable[[object], object]
+
 
 @attrs.frozen
 class FilteredMethod(MethodDefinition):
-    """A method with filters around it. `running`: the invocations of the node, by their tasks."""
+    """A method with filters around it. `running`: the invocations of the node, by their tasks.
+    `check`: raises EncodeError, or anything else, for a value that cannot be sent.
+    """
 
     inner: MethodDefinition = attrs.field(kw_only=True)
     filters: tuple[Filter, ...] = attrs.field(kw_only=True)
     running: Running = attrs.field(kw_only=True, repr=False, eq=False)
+    check: Check = attrs.field(kw_only=True, repr=False, eq=False)
 
     def run(
         self,
@@ -73,8 +79,12 @@ class FilteredMethod(MethodDefinition):
             run = FilteredRun(self.filters, call, lambda: method, task)
             try:
                 value = await run.run()
-                # A stream has ended with its last item: there is no value to send.
-                return None if invocation.stream_output is not None else value
+                if invocation.stream_output is not None:
+                    # It has ended with its last item: there is no value to send.
+                    return None
+                if not run.reached and call.kind != "send":
+                    self._check_answer(call, value)
+                return value
             except CallError as error:
                 if run.is_of_call:
                     raise
@@ -86,11 +96,37 @@ class FilteredMethod(MethodDefinition):
             if inspect.getcoroutinestate(method) == inspect.CORO_CREATED:
                 method.close()
 
+    def _check_answer(self, call: Call, value: object) -> None:
+        """Raise FilterRefusedError if what a filter has answered in place of the method cannot be
+        sent: the caller would get an error that says that the method has run.
+        """
+        # Code of users is asked what the value is.
+        why = guarded(partial(_after, self.check, value), _why_unsendable)
+        if why:
+            raise FilterRefusedError(
+                f"{call.actor}.{call.method} did not run: a filter on the server side has answered "
+                f"in its place, and its answer cannot be sent: {why}"
+            )
+
+
+def _after(check: Check, value: object) -> str:
+    check(value)
+    return ""
+
+
+def _why_unsendable(error: BaseException) -> str:
+    if issubclass(type(error), EncodeError):
+        return text_of(error)
+    return f"looking at it raised {summary_of(error)}"
+
 
 def filtered(
-    methods: Mapping[str, MethodDefinition], filters: tuple[Filter, ...], running: Running
+    methods: Mapping[str, MethodDefinition],
+    filters: tuple[Filter, ...],
+    running: Running,
+    check: Check,
 ) -> Mapping[str, MethodDefinition]:
-    """Return the methods with these filters around each."""
+    """Return the methods with these filters around each; see `FilteredMethod`."""
     return MappingProxyType(
         {
             name: FilteredMethod(
@@ -101,6 +137,7 @@ def filtered(
                 inner=definition,
                 filters=filters,
                 running=running,
+                check=check,
             )
             for name, definition in methods.items()
         }

@@ -293,6 +293,9 @@ class ActorHost:
     the actors may take.
     """
 
+    check_answer: Callable[[object], object]
+    """Raises EncodeError for an answer of a filter that cannot be sent. Set by the endpoint."""
+
     def __init__(
         self,
         node: NodeInterface,
@@ -808,7 +811,9 @@ class ActorHost:
         if own or self.filters:
             filters = (*self.filters, *on_side(own, "server"))
             if filters:
-                cell.methods = filtered(cell.methods, filters, self.workers.running)
+                cell.methods = filtered(
+                    cell.methods, filters, self.workers.running, self.check_answer
+                )
         if any(
             definition.in_thread and definition.concurrent for definition in cell.methods.values()
         ):

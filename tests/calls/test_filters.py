@@ -307,6 +307,44 @@ async def test_a_filter_may_answer_itself_or_translate(filtered: Filtered, side:
         await filtered.adder.fail()
 
 
+async def test_an_answer_of_a_filter_that_cannot_be_sent_says_that_the_method_did_not_run(
+    filtered: Filtered,
+) -> None:
+    adder = filtered.adder
+    expected = r"add did not run: a filter .* cannot be sent: answer is a builtin_function"
+    with call_context.having(side="server", do="answer a function"):
+        with pytest.raises(FilterRefusedError, match=expected):
+            await adder.add(1)
+        with pytest.raises(FilterRefusedError, match=expected):
+            await (await adder.add.remote(1)).fetch()
+        # There is no value to send.
+        await adder.add.send(1)
+        assert [item async for item in adder.numbers(3)] == []
+    with call_context.having(side="client", do="answer a function"):
+        assert cast("object", await adder.add(1)) is len
+    assert await adder.count() == 0
+
+
+async def test_an_item_whose_filter_answers_what_cannot_be_sent_did_not_run() -> None:
+    class Answering(Filter):
+        sides = ("server",)
+
+        async def call(self, next: Next, call: Call) -> object:
+            return len if call.args == (1,) else await next(call)
+
+    async with (
+        open_node("here", secret=SECRET) as here,
+        open_node("there", join=here.address, secret=SECRET, filters=[Answering()]),
+    ):
+        await here.wait_for(2)
+        pool = await here.pool("adders", Adder, size=1, on="there")
+        first, second, third = [
+            item async for item in pool.map(Adder.add, range(3), on_error="return")
+        ]
+        assert (first, third) == (0, 2)
+        assert isinstance(second, FilterRefusedError)
+
+
 @pytest.mark.parametrize("side", ["client", "server"])
 async def test_a_filter_may_go_on_in_a_nursery_of_its_own(
     filtered: Filtered, where: str, side: str
