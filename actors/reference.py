@@ -224,16 +224,26 @@ class RemoteValue:
 
     __slots__ = ("_source", "_state")
 
-    def __init__(self, state: ReferencedValue, source: ReferenceSource) -> None:
+    def __init__(
+        self, state: ReferencedValue | None = None, source: ReferenceSource | None = None
+    ) -> None:
+        if state is None or source is None:
+            # `reference.call.__init__()` and `reference.call.__class__()` are found in this object,
+            # and not asked of `__getattr__`.
+            raise _not_public("__init__")
         self._state = state
         self._source = source
 
     def __getattr__(self, name: str) -> RemoteMethod:
         if name.startswith("_"):
-            raise AttributeError(
-                f"{name} is not public, and only public methods of a referenced value can be called"
-            )
+            raise _not_public(name)
         return RemoteMethod(self._state, self._source, name)
+
+
+def _not_public(name: str) -> AttributeError:
+    return AttributeError(
+        f"{name} is not public, and only public methods of a referenced value can be called"
+    )
 
 
 Split = tuple[list[Reference[T]], list[Reference[T]]]

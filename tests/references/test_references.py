@@ -528,9 +528,12 @@ async def test_methods_of_a_value_run_where_it_is(three: Three, where: str) -> N
     assert await (await maker.make.remote("a,b")).call.split(",") == ["a", "b"]
     with pytest.raises(LookupError, match="no such point"):
         await point.call.fail()
-    for name in ("nothing", "x", "_secret"):
+    for name in ("nothing", "x", "_secret", "__init__", "__len__"):
         with pytest.raises(AttributeError, match=name):
             await getattr(point.call, name)()
+    made_alone: Any = point.call.__class__
+    with pytest.raises(AttributeError, match="only public methods"):
+        made_alone()
     with pytest.raises(TypeError):
         await point.call.total(1)
     with pytest.raises(OutOfStockError):
