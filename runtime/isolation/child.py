@@ -38,11 +38,11 @@ from actors.own_logger import own_logger
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.routes import PeerDirectory
-from runtime.environment import Environment, SystemEnvironment
+from runtime.environment import Environment, NoThreadError, SystemEnvironment
 from runtime.functions.function_names import call_hook
 from runtime.hosting.actor_start import ActorStart
 from runtime.hosting.actor_state import ActorState, ActorStates
-from runtime.hosting.cell import ActorCell, why_not_started
+from runtime.hosting.cell import ActorCell, StartFailedElsewhereError, why_not_started
 from runtime.hosting.chains import Chain
 from runtime.hosting.completion_log import CompletionLog
 from runtime.hosting.host import ActorHost, NameClaims
@@ -72,6 +72,7 @@ from runtime.logs.ring import LogQuestion, fitting
 from runtime.logs.service import logs_of
 from runtime.processes.fork_loop import settle_collector
 from runtime.processes.linux_processes import name_process
+from runtime.processes.process_memory import MIB, address_space_mib
 from runtime.references.manager import MemoryOptions
 from runtime.stderr_writer import flush_stderr
 from runtime.timings import Timings
@@ -349,12 +350,10 @@ async def _host(
     host.client.see(request.members)
     nursery.start_soon(host.client.follow)
     failure: StartFailure | None = None
+    taken = ""
     module = request.class_path.partition(":")[0]
     try:
-        if request.options.memory_limit is not None:
-            resource.setrlimit(
-                resource.RLIMIT_AS, (request.options.memory_limit, request.options.memory_limit)
-            )
+        taken = _limit_memory(request.options.memory_limit)
         cls = _actor_class(request.class_path)
         # The main script has another name in this process.
         module = module_name(cls)
@@ -373,7 +372,11 @@ async def _host(
         if issubclass(type(error), Ignore):
             failure = StartFailure(text_of(error), "", needless=True)
         else:
-            failure = StartFailure(*why_not_started(error, module))
+            what, trace = why_not_started(error, module)
+            # A thread needs address space for its stack.
+            if taken and issubclass(type(error), MemoryError | NoThreadError):
+                what = f"{taken}; {what}"
+            failure = StartFailure(what, trace)
     else:
         # Both before the node hears that the actor has started, after which it calls them.
         host.cells[ISOLATED_ACTOR] = host.cells[address.name]
@@ -387,6 +390,23 @@ async def _host(
     # Before the node learns of the end, after which it ends this process.
     await _pass_on_failures(host)
     return None if control.asked else reason
+
+
+def _limit_memory(limit: int | None) -> str:
+    """Limit the address space of this process, and return what to say where that is too little; ""
+    without a limit. Raises StartFailedElsewhereError if the process has more already.
+    """
+    if limit is None:
+        return ""
+    before = address_space_mib()
+    taken = (
+        f"its memory_limit is {limit:,} bytes of address space, of which its process took "
+        f"{before or 0} MiB before the actor started: give it a larger memory_limit, or none"
+    )
+    if before is not None and limit < before * MIB:
+        raise StartFailedElsewhereError(taken)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    return taken
 
 
 async def _pass_on_failures(host: ChildHost) -> None:

@@ -259,6 +259,13 @@ async def test_a_memory_limit_is_the_processes_own(node: Node) -> None:
     assert await small.run(used.take_memory, 1024) == 1024
 
 
+@pytest.mark.parametrize("limit", [1, 64 * 1024**2])
+async def test_a_memory_limit_that_python_itself_exceeds_is_named(node: Node, limit: int) -> None:
+    small = node.options(isolation="process", memory_limit=limit)
+    with trio.fail_after(60), pytest.raises(NoWorkerError, match=f"memory_limit is {limit:,} b"):
+        await small.run(used.take_memory, 1024)
+
+
 @pytest.mark.slow
 async def test_after_its_block_a_node_runs_nothing(tmp_path: Path) -> None:
     path = tmp_path / "blocks"
