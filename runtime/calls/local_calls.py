@@ -32,6 +32,7 @@ from runtime.calls.protocol import CallRequest
 from runtime.calls.replies import not_sent
 from runtime.calls.reply_handler import StreamCall
 from runtime.calls.stream_server import LocalStreamProducer
+from runtime.calls.unreadable_arguments import unreadable_in_local_call
 from runtime.environment import Environment
 from runtime.hosting.cell import Invocation
 from runtime.hosting.completion_records import RequestClient, RequestId, RequestOrigin
@@ -116,9 +117,8 @@ class LocalCalls:
             return
         try:
             self.begin(call, address, request)
-        except (EncodeError, DecodeError) as error:
-            # A copy could not be made. A class of error that is not retried: none can be made of
-            # the same arguments.
+        except EncodeError as error:
+            # A class of error that is not retried: the same arguments can never be sent.
             refused = _placed(BadArgumentsError(str(error)), call.place)
             refused.__cause__ = error
             call.fail(refused)
@@ -163,7 +163,7 @@ class LocalCalls:
         """
         awaited = self._host.awaited_claims
         if awaited.by_name and awaited.takes(address.name):
-            awaited.add(address.name, partial(self.send, address, request, number))
+            awaited.add(address.name, partial(self._send_later, address, request, number))
             return
         invocation = self._invocation(address, request, None)
         refusal: CallError | None
@@ -179,6 +179,13 @@ class LocalCalls:
             what = (number, name, epoch, method, request.args, request.kwargs, math.inf)
             call = CallRequest(*what, context=request.context, attempt=request.attempt)
             self._send_back(call, refusal)
+
+    def _send_later(self, address: Address, request: OutgoingRequest, number: int) -> None:
+        try:
+            self.send(address, request, number)
+        except EncodeError as error:
+            # The task that has made it has gone on: what is raised here would end the node.
+            self._log.warning("a one-way call of %s was dropped: %s", address.name, error)
 
     def value(self, invocation: Invocation, value: object) -> None:
         """The method has returned: wake the caller with a copy of the value."""
@@ -265,6 +272,11 @@ class LocalCalls:
             }
         except EncodeError as error:
             raise refused_in_call(self._codec, error, bound, args, kwargs) from error.__cause__
+        except DecodeError as error:
+            # References among them have arrived for this call, which does not begin.
+            self._retention.forget_arrivals()
+            called = (address.name, definition.name)
+            return unreadable_in_local_call(self._host, self._codec, called, args, kwargs, error)
         invocation = Invocation(
             cell, hosted_definition, copied, copied_kwargs, self, call, 0, request.deadline
         )

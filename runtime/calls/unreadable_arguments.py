@@ -8,18 +8,20 @@ does not bring about.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from actors.actor import Actor
-from actors.errors import BadArgumentsError, DecodeError
+from actors.class_names import qualified_name
+from actors.errors import BadArgumentsError, DecodeError, EncodeError
 from actors.reference import constructor, places
+from runtime.calls.arguments import StartRequest
 from runtime.calls.imports import STARTING
 from runtime.hosting.host import ActorHost
 from runtime.user_errors import guarded
 from runtime.wire.codec import Codec
-from runtime.wire.frames import Frame
-from runtime.wire.unreadable import Step
+from runtime.wire.frames import Buffer, Frame
+from runtime.wire.unreadable import Step, UnreadablePlace
 
 _OF_FUNCTIONS: Final = frozenset({"run", "run_if_room"})
 """Of `STARTING`, the methods whose first argument is the path of a function."""
@@ -48,6 +50,62 @@ def unreadable_arguments(
         if what:
             return BadArgumentsError(f"{what}: node {node} cannot read {argument}: {error}")
     return BadArgumentsError(f"node {node} cannot read the arguments: {error}")
+
+
+def unreadable_in_local_call(
+    host: ActorHost,
+    codec: Codec,
+    called: tuple[str, str],
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    error: DecodeError,
+) -> BadArgumentsError:
+    """Return the error with which a call from this node itself is refused: the one that a caller on
+    another node gets. `called`: the names of the actor and the method.
+    """
+    node, found = host.node.name, _found(codec, args, kwargs, error)
+    what, argument = "", ""
+    if found is not None:
+        parts: list[object] = [0, called[0], 0, called[1], found.whole]
+        what, argument = _named(host, codec, parts, (_ARGUMENTS, *found.steps))
+    said = f"node {node} cannot read {argument or 'the arguments'}: {error}"
+    refused = BadArgumentsError(f"{what}: {said}" if what else said)
+    # It shows what the user's code has raised. Without the frames, which have the arguments.
+    refused.__cause__ = error.with_traceback(None)
+    return refused
+
+
+def unreadable_in_local_start(
+    node: str, codec: Codec, request: StartRequest, error: DecodeError
+) -> BadArgumentsError:
+    """Like `unreadable_in_local_call`, for the start of an actor on the own node."""
+    found = _found(codec, request.args, request.kwargs, error)
+    argument = "the arguments"
+    if found is not None and found.steps:
+        signature = guarded(lambda: _constructor(request.cls), lambda failure: None)
+        argument = _argument(signature, found.steps[0])
+    return BadArgumentsError(
+        f"an actor of class {qualified_name(request.cls)} was not started: node {node} cannot read "
+        f"{argument}: {error}",
+        actor=request.options.name,
+        node=node,
+        attempts=1,
+    )
+
+
+def _found(
+    codec: Codec, args: tuple[object, ...], kwargs: Mapping[str, object], error: DecodeError
+) -> UnreadablePlace | None:
+    """Return the place in arguments of what their copy cannot be built from; None if it is not
+    found.
+    """
+    segments: list[Buffer] = []
+    try:
+        control = codec.encode_arguments(args, kwargs, segments)
+    except EncodeError:
+        # Each of them alone could be sent: together they are too large, or user code raises now.
+        return None
+    return codec.find_unreadable(error, control, list(map(bytes, segments)))
 
 
 def _named(

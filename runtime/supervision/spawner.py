@@ -20,6 +20,7 @@ from actors.errors import (
     ActorStartError,
     BadArgumentsError,
     CallError,
+    DecodeError,
     EncodeError,
     MethodNotFoundError,
     NodeDiedError,
@@ -42,6 +43,7 @@ from actors.supervisor import ChildSpec
 from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import plain_error
+from runtime.calls.unreadable_arguments import unreadable_in_local_start
 from runtime.environment import Environment
 from runtime.gatherer import Gatherer
 from runtime.hosting.actor_start import ActorStart
@@ -231,8 +233,14 @@ class ActorSpawner:
     async def _start_here(self, request: StartRequest, on_behalf_of: str = "") -> Address:
         codec = self._endpoint.codec
         with request.naming_arguments(codec):
-            args = tuple(map(codec.copy, request.args))
-            kwargs = {key: codec.copy(value, key) for key, value in request.kwargs.items()}
+            try:
+                args = tuple(map(codec.copy, request.args))
+                kwargs = {key: codec.copy(value, key) for key, value in request.kwargs.items()}
+            except DecodeError as error:
+                node = self._endpoint.identity.name
+                raise unreadable_in_local_start(
+                    node, codec, request, error.with_traceback(None)
+                ) from error
         return await self._endpoint.host.start(
             ActorStart(
                 request.cls, import_path(request.cls), request.options, args, kwargs, on_behalf_of

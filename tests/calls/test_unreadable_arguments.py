@@ -4,7 +4,8 @@ names the argument: also where an actor was to be started there.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import attrs
@@ -56,9 +57,16 @@ class Shop(Actor):
     def __init__(self, first: object = None, *others: object, sign: object = None) -> None:
         self.first = first
 
+    async def on_start(self) -> None:
+        await self.join("shops")
+
     @method
     async def store(self, parcel: object, *more: object, where: object = None) -> int:
         return 1 + len(more)
+
+    @method
+    async def parts(self, parcel: object) -> AsyncIterator[int]:
+        yield 1
 
     @method
     async def burn(self) -> None:
@@ -104,6 +112,101 @@ async def test_a_start_elsewhere_with_what_that_node_cannot_read_fails_at_once(
                 await STARTS[way](there, what)
             assert caught.value.attempts == 1
             assert caught.value.node == "there"
+
+
+WAYS: dict[str, Start] = {
+    "call": lambda shop, what: shop.store(what),
+    "reference": lambda shop, what: fetched(shop.store.remote(what)),
+    "stream": lambda shop, what: anext(aiter(shop.parts(what))),
+}
+
+
+async def fetched(reference: Awaitable[Any]) -> object:
+    return await (await reference).fetch()
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_call_ends_alike_on_the_callers_own_node(pair: Pair, where: str, way: str) -> None:
+    shop = await pair.here.options(on=where, name="shop").spawn(Shop)
+    with trio.fail_after(60):
+        with pytest.raises(
+            BadArgumentsError,
+            match=rf"^shop.\w+ was not called: node {where} cannot read argument parcel: .*stones",
+        ) as caught:
+            await WAYS[way](shop, Scale("stone"))
+    assert (caught.value.actor, caught.value.node) == ("shop", where)
+
+
+@pytest.mark.parametrize("way", STARTS)
+async def test_a_start_ends_alike_on_the_callers_own_node(pair: Pair, where: str, way: str) -> None:
+    name = "children" if way == "as a supervisor" else "first"
+    stone: Any = Scale("stone")
+    with trio.fail_after(60):
+        with pytest.raises(
+            BadArgumentsError,
+            match=f"(Shop|Supervisor) was not started: node {where} cannot read argument {name}: ",
+        ) as caught:
+            await STARTS[way](pair.here.options(on=where), Scale("stone"))
+        with pytest.raises(SpawnManyError, match="1 of 2 actors") as many:
+            await pair.here.options(on=where).spawn_many(Shop, [(Scale("stone"),), (1,)])
+        with pytest.raises(BadArgumentsError, match=f"was not run: node {where} cannot read"):
+            await pair.here.options(on=where).run(used.double, stone)
+    assert (caught.value.attempts, caught.value.node) == (1, where)
+    assert isinstance(many.value.errors[0], BadArgumentsError)
+
+
+async def test_a_one_way_call_is_dropped_alike_on_the_callers_own_node(
+    pair: Pair, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = await pair.here.options(on=where).spawn(Shop)
+    await shop.store.send(Scale("stone"))
+    # Made after it, over the same link.
+    assert await shop.store(1) == 1
+    assert "a one-way call from here was" in caplog.text
+    assert "there are no stones here" in caplog.text
+
+
+async def test_a_one_way_call_that_waits_for_the_start_of_its_actor_does_not_end_the_node(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, shop = internals_of(pair.here).host, await pair.here.spawn(Shop)
+    late = internals_of(pair.here).endpoint.make_handle(
+        attrs.evolve(shop.address, name="late", epoch=0), Shop
+    )
+    claim = host.awaited_claims.begin("late")
+    await late.store.send(Scale("stone"))
+    await late.store.send(threading.Lock())
+    host.cells["late"] = host.cells[shop.address.name]
+    with trio.fail_after(60):
+        host.awaited_claims.end("late", claim, succeeded=True)
+        assert await late.store(1) == 1
+    del host.cells["late"]
+    assert "there are no stones here" in caplog.text
+    assert "late.store was not called: argument parcel is a _thread.lock" in caplog.text
+
+
+async def test_a_group_and_a_pool_answer_alike_with_members_on_the_callers_own_node(
+    pair: Pair, where: str
+) -> None:
+    with trio.fail_after(60):
+        pool = await pair.here.pool("counters", Shop, size=1, on=where)
+        await pool.ready()
+        group = pair.here.group("shops", Shop)
+        await group.ready()
+        await until(group.members, "the group has its member")
+        assert await group.broadcast(Shop.store, Scale("stone")) == 1
+        for answers in (
+            await group.call_all(Shop.store, Scale("stone")),
+            await pool.call_all(Shop.store, Scale("stone")),
+        ):
+            assert [type(answer.error) for answer in answers] == [BadArgumentsError]
+        found = [
+            one async for one in pool.map(Shop.store, [1, Scale("stone"), 3], on_error="return")
+        ]
+        assert [type(one) for one in found] == [int, BadArgumentsError, int]
+        kept = await pool.submit(Shop.store, Scale("stone"))
+        with pytest.raises(BadArgumentsError, match=f"node {where} cannot read argument parcel"):
+            await kept.fetch()
 
 
 async def test_of_many_actors_those_start_whose_arguments_can_be_read(pair: Pair) -> None:
