@@ -245,6 +245,24 @@ def told_plainly(plain: Plain) -> Plain:
     }
 
 
+def without_values(plain: Plain, why: str) -> Plain:
+    """Return a description without what an error holds, which cannot be built here for the reason
+    `why`: with the class, texts and traceback of the error, and of each member of a group.
+    """
+    note = f"Something that it holds could not be rebuilt here, and is there as text only: {why}"
+    texts = told_plainly(plain) | {"notes": [*_notes(plain), note], "without": True}
+    if all(type(one) is str or (size_of_small(one) and one is not None) for one in _args(plain)):
+        # None may stand for what cannot be built.
+        texts["args"] = list(_args(plain))
+    members = plain.get("exceptions")
+    if members and isinstance(members, list):
+        texts["exceptions"] = [
+            without_values(cast("Plain", member), why) if isinstance(member, dict) else member
+            for member in cast("list[object]", members)
+        ]
+    return texts
+
+
 def rebuild(
     code: object, plain: object, place: CallPlace, find_class: Callable[[str], type]
 ) -> CallError:
@@ -539,6 +557,9 @@ class _Rebuilding:
             args = (str(args[0]) if args else "", members)
         elif original is not None and issubclass(original, BaseExceptionGroup):
             original = None
+        elif original is not None and "without" in plain and not is_one_of(original, BUILTIN):
+            # Its own methods may need what it held.
+            return self._plainly(plain, None, "what it holds could not be rebuilt")
         if original is None:
             return self._plainly(plain, None, self._why_unknown(path) if "fields" in plain else "")
         if _looks_false(original):

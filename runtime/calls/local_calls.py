@@ -24,7 +24,14 @@ from actors.own_logger import own_logger
 from runtime.calls.admission import AccessRequest, CallAdmission
 from runtime.calls.arguments import refused_in_call
 from runtime.calls.deadlines import Waiting, wake
-from runtime.calls.error_codec import CallPlace, Plain, raised_by_method, rebuild, told_plainly
+from runtime.calls.error_codec import (
+    CallPlace,
+    Plain,
+    raised_by_method,
+    rebuild,
+    told_plainly,
+    without_values,
+)
 from runtime.calls.incoming_calls import ResultRetention
 from runtime.calls.one_way_failures import log_one_way_failure
 from runtime.calls.pending_calls import OutgoingRequest
@@ -227,8 +234,10 @@ class LocalCalls:
         code, plain = raised_by_method(error, self._codec.size_of)
         try:
             plain = cast("Plain", self._codec.copy(plain))
-        except (EncodeError, DecodeError):
+        except EncodeError:
             plain = told_plainly(plain)
+        except DecodeError as failure:
+            plain = without_values(plain, str(failure))
         return rebuild(code, plain, place, self._find_class)
 
     def _finish(self, call: Waiting) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import trio
 
@@ -24,7 +24,14 @@ from actors.errors import (
 from actors.identifiers import ActorId
 from runtime.calls.actor_loads import ActorLoads
 from runtime.calls.deadlines import Waiting, wake
-from runtime.calls.error_codec import CallPlace, RepeatableError, rebuild
+from runtime.calls.error_codec import (
+    RAISED,
+    CallPlace,
+    Plain,
+    RepeatableError,
+    rebuild,
+    without_values,
+)
 from runtime.calls.flow_control import ReadingWindow
 from runtime.calls.pending_calls import PendingCall
 from runtime.calls.protocol import answer_items, cancel_frame
@@ -95,8 +102,11 @@ class ReplyHandler:
         try:
             description = self._codec.decode(control, frame.segments)
         except DecodeError as error:
-            self._on_unreadable(link, frame, error)
-            return
+            description = self._texts_of(frame, error)
+            if description is None:
+                self._on_unreadable(link, frame, error)
+                return
+            said = b""
         number, code, plain, *_ = answer_items(description, 3)
         call = table.pending.get(number) if table is not None else None
         if table is not None and call is not None:
@@ -106,6 +116,20 @@ class ReplyHandler:
             if said:
                 self._keep(said, outcome)
             self._fail(call, outcome)
+
+    def _texts_of(self, frame: Frame, error: DecodeError) -> object:
+        """Return the parts of an ERROR frame without the values in it, one of which cannot be built
+        here for the reason `error`: the method has certainly raised. None if it is no such frame.
+        """
+        try:
+            parts = self._codec.skim(frame.control, frame.segments, lambda path, fields: None)
+        except ProtocolError:
+            # Without the objects, some keys of a dict look alike.
+            return None
+        number, code, plain, *_ = answer_items(parts, 3)
+        if code != RAISED or type(plain) is not dict:
+            return None
+        return [number, code, without_values(cast("Plain", plain), str(error))]
 
     def _keep(self, said: bytes, outcome: CallError) -> None:
         """Keep what the next error of this description is rebuilt from, if errors can share it."""
