@@ -18,6 +18,7 @@ from collections.abc import (
 from typing import (
     TYPE_CHECKING,
     Any,
+    Final,
     Generic,
     Literal,
     ParamSpec,
@@ -38,6 +39,7 @@ from actors.errors import (
     CallError,
     CallTimeoutError,
     EmptyPoolError,
+    EncodeError,
     PoolStoppedError,
 )
 from actors.groups import Answer
@@ -77,6 +79,8 @@ from runtime.pools.supervisor import (
     function_path,
 )
 from runtime.user_errors import CHECKS
+from runtime.wire.codec import Codec
+from runtime.wire.frames import Buffer
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -88,6 +92,9 @@ OPENING_BYTES = 8
 
 STOP_SECONDS = 40.0
 """How long the end of a pool's block may take: somewhat longer than its members may."""
+
+_PLAIN_KEYS: Final[frozenset[type]] = frozenset({bool, bytes, float, int, str})
+"""Types of keys whose repr is the same in all processes."""
 
 logger = own_logger("understudy.pools")
 
@@ -204,7 +211,9 @@ class Pool(ProcessBound, Generic[A]):
         self._node = node
         self._members = members
         self._actor = actor
-        self._router = Router(node._environment.random, members.depth)
+        self._router = Router(
+            node._environment.random, members.depth, KeyWriter(members.endpoint.codec).bytes_of
+        )
         self._paces: dict[str, KnownPace] = {}
         """By method."""
         self._token = trio.lowlevel.current_trio_token()
@@ -444,6 +453,10 @@ class Pool(ProcessBound, Generic[A]):
         are the same. The calls are those that this node has made by handles of this pool, and
         those of others, as the latest reply has said.
 
+        A `key` can be sent: a text, bytes, a number, an enum, a value of a class marked with
+        `@message`, or a tuple or frozenset of these; TypeError otherwise. 1, 1.0 and True are
+        different keys.
+
         Members whose nodes cannot be reached at the moment are passed over, also by "hash", as if
         they were gone. If that is so of all, one of all is chosen: a call to it waits for its node.
         Raises `EmptyPoolError`.
@@ -590,11 +603,18 @@ class Router:
     """Chooses the member of a pool for a single call. No I/O.
 
     `draw`: numbers in [0, 1). `depth`: how many calls are with a member, as far as is known.
+    `bytes_of`: a key as bytes that are the same in all processes.
     """
 
-    def __init__(self, draw: Callable[[], float], depth: Callable[[ActorId], int]) -> None:
+    def __init__(
+        self,
+        draw: Callable[[], float],
+        depth: Callable[[ActorId], int],
+        bytes_of: Callable[[object], bytes],
+    ) -> None:
         self._draw = draw
         self._depth = depth
+        self._bytes_of = bytes_of
         self._turn = -1
 
     def choose(self, members: Iterable[ActorId], routing: str, key: Hashable = None) -> ActorId:
@@ -628,7 +648,8 @@ class Router:
     def _of_key(self, present: Sequence[ActorId], key: Hashable) -> ActorId:
         # Rendezvous hashing (Thaler and Ravishankar, 1996): a member that goes moves only the keys
         # that it had.
-        return max(present, key=lambda member: _digest(member, key))
+        key_bytes = self._bytes_of(key)
+        return max(present, key=lambda member: _digest(member, key_bytes))
 
     def _less_loaded(self, present: Sequence[ActorId]) -> ActorId:
         # The power of two choices (Mitzenmacher, 1996): the least loaded of all would be chosen by
@@ -639,9 +660,47 @@ class Router:
         return min(one, other, key=self._depth)
 
 
-def _digest(member: ActorId, key: Hashable) -> bytes:
-    # Not Python's `hash`, which differs from process to process: all callers choose the same one.
-    return hashlib.blake2b(f"{key!r} {member.name}".encode(), digest_size=8).digest()
+def _digest(member: ActorId, key: bytes) -> bytes:
+    return hashlib.blake2b(key + f" {member.name}".encode(), digest_size=8).digest()
+
+
+class KeyWriter:
+    """Writes the keys of `choose("hash")` as bytes that are the same in all processes, as neither
+    Python's `hash` nor the repr of any value is.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._strict: Codec | None = None
+        """Made for the first key that is no text or number."""
+
+    def bytes_of(self, key: object) -> bytes:
+        """Return the bytes of `key`. Raises TypeError for what is not the same in all processes."""
+        if type(key) in _PLAIN_KEYS and not _is_huge(key):
+            # As all versions do it, so that a key keeps its member.
+            return repr(key).encode()
+        if self._strict is None:
+            # What these are written as changes when their actor or their value moves.
+            self._strict = (
+                self._codec.reproducible()
+                .refusing(Handle, "is a handle; give the name of its actor")
+                .refusing(Reference, "is a reference; fetch its value")
+            )
+        segments: list[Buffer] = []
+        try:
+            encoded = self._strict.encode(key, segments, "key")
+        except EncodeError as error:
+            raise TypeError(
+                'the key of routing="hash" must be the same in all processes: a text, bytes, a '
+                "number, a date, an enum, a value of a class marked with @message, or a tuple or "
+                f"frozenset of these. {error}"
+            ) from None
+        return b"".join((encoded, *segments))
+
+
+def _is_huge(key: object) -> bool:
+    """True for a number whose decimal digits Python refuses to write."""
+    return type(key) is int and key.bit_length() > 10_000
 
 
 class HeldResults(MapResults[R]):
