@@ -17,6 +17,7 @@ import attrs
 import trio
 
 from actors.errors import (
+    BadArgumentsError,
     CallError,
     DecodeError,
     EmptyGroupError,
@@ -493,8 +494,8 @@ class ProcessGroup(Generic[A]):
 
     async def broadcast(self, method: Method[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Call a method of all reachable members one way; returns how many it was sent to. Waits
-        while a connection has no room. Raises TypeError for another object than a method, and
-        `EncodeError`.
+        while a connection has no room. Raises TypeError for another object than a method,
+        `BadArgumentsError` for arguments that it does not take, and `EncodeError`.
         """
         handed = 0
         lifetime = self._groups.endpoint.lifetime
@@ -504,6 +505,9 @@ class ProcessGroup(Generic[A]):
             for bound in bounds:
                 try:
                     await bound.send(*args, **kwargs)
+                except BadArgumentsError:
+                    # They fit the method of no member.
+                    raise
                 except CallError:
                     # The member or its node has just ended, so it is no member any more. If this
                     # node itself has ended, this raises.

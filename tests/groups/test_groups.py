@@ -11,6 +11,7 @@ import trio
 
 from actors import Group, RemoteError
 from actors.errors import (
+    BadArgumentsError,
     CallTimeoutError,
     DeadlineExceededError,
     EmptyGroupError,
@@ -147,6 +148,17 @@ async def test_a_broadcast_reaches_all_members_and_says_how_many(
                 "xxyy" if name == "a" else "xy"
             )
     assert await pair.here.group("nobody", Reader).broadcast(Reader.on_news, "z") == 0
+
+
+async def test_a_broadcast_with_arguments_that_the_method_does_not_take_is_refused(
+    pair: Pair, readers: dict[str, Reader]
+) -> None:
+    group = pair.here.group("news", Reader)
+    await until_seen(group, list("abcd"))
+    with pytest.raises(BadArgumentsError, match=r"on_news was not called: .*text"):
+        await group.broadcast(Reader.on_news)  # type: ignore[call-arg]
+    with pytest.raises(BadArgumentsError, match=r"on_news was not called: .*txt"):
+        await group.broadcast(Reader.on_news, txt="tea")  # type: ignore[call-arg]
 
 
 async def test_a_broadcast_is_by_a_method_of_the_class(pair: Pair) -> None:
