@@ -78,7 +78,7 @@ from runtime.pools.supervisor import (
     check_what,
     function_path,
 )
-from runtime.user_errors import CHECKS
+from runtime.user_errors import CHECKS, guarded
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer
 
@@ -531,7 +531,7 @@ class Pool(ProcessBound, Generic[A]):
             delay=lambda attempt: (
                 retry.delay(attempt, environment.random()) if retry is not None else 0.0
             ),
-            total=len(items) if isinstance(items, Sized) else None,
+            total=_length(items),
             journalled=options.journal is not None,
             known=self._paces.setdefault(definition.name, KnownPace()),
             now=environment.now(),
@@ -701,6 +701,11 @@ class KeyWriter:
 def _is_huge(key: object) -> bool:
     """True for a number whose decimal digits Python refuses to write."""
     return type(key) is int and key.bit_length() > 10_000
+
+
+def _length(items: object) -> int | None:
+    """How many items there are; None if that is not known, or more than `len` can say."""
+    return guarded(lambda: len(items) if isinstance(items, Sized) else None, lambda failure: None)
 
 
 class HeldResults(MapResults[R]):

@@ -539,3 +539,10 @@ async def test_after_the_block_a_pool_says_that_the_node_has_left_whatever_was_b
         pool.choose()
     with pytest.raises(NotAMemberError):
         await pool.submit(Squares.square, 1)
+
+
+async def test_a_map_over_more_items_than_len_can_say(pair: Pair) -> None:
+    pool = await pair.here.pool("squares", Squares, 1, size=1)
+    with trio.fail_after(60):
+        async with pool.map(Squares.square, range(10**30)) as results:
+            assert await anext(aiter(results)) == 1
