@@ -418,10 +418,11 @@ class Pool(ProcessBound, Generic[A]):
     ) -> list[Answer[R]]:
         """Call a method of all members, side by side, and wait for all answers. A member whose node
         cannot be reached at the moment is not called: its answer is a `NodeUnreachableError`.
+        Raises `PoolStoppedError` after the pool's end.
         """
         with CHECKS:
             definition = self._definition(method)
-        self._members.endpoint.lifetime.check()
+        self._check()
         present, away = sorted(self._members.present()), self._members.out_of_reach()
         answers: list[Answer[R] | None] = [None] * len(present)
 

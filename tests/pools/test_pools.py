@@ -546,3 +546,10 @@ async def test_a_map_over_more_items_than_len_can_say(pair: Pair) -> None:
     with trio.fail_after(60):
         async with pool.map(Squares.square, range(10**30)) as results:
             assert await anext(aiter(results)) == 1
+
+
+async def test_a_stopped_pool_calls_nothing_for_all(pair: Pair) -> None:
+    pool = await pair.here.pool("squares", Squares, 1, size=1)
+    await pool.stop()
+    with pytest.raises(PoolStoppedError, match="pool squares was stopped"):
+        await pool.call_all(Squares.square, 3)
