@@ -327,12 +327,14 @@ class FunctionService(Actor):
         except RemoteError as error:
             raise PassedOnError(error) from None
         except CallError as error:
-            raise RefusedElsewhereError(_as_of_function(error, path, node, begun)) from error
+            called = f"{worker.address.name}.call"
+            found = _as_of_function(error, path, node, begun, called)
+            raise RefusedElsewhereError(found) from error
 
 
-def _as_of_function(error: CallError, path: str, node: str, begun: bool) -> CallError:
+def _as_of_function(error: CallError, path: str, node: str, begun: bool, called: str) -> CallError:
     """The error of a call to a worker, as one of the function: callers know nothing of workers.
-    `begun`: the function may have run.
+    `begun`: the function may have run. `called`: the method of the worker, as texts name it.
     """
     if isinstance(error, ActorDiedError):
         if not begun:
@@ -349,5 +351,7 @@ def _as_of_function(error: CallError, path: str, node: str, begun: bool) -> Call
         # The worker cannot read them.
         return BadArgumentsError(f"{path} was not run: {error}", method=path)
     if outcome_of(error) == "not executed" or begun:
-        return type(error)(str(error), method=path)
+        # It may begin with the names of the worker and of its method.
+        text = path + str(error).removeprefix(called) if str(error).startswith(called) else ""
+        return type(error)(text or str(error), method=path)
     return NotExecutedError(f"{path} was not run on node {node}: {error}", method=path)

@@ -40,7 +40,7 @@ from runtime.hosting.cell import (
 )
 from runtime.hosting.chains import Chain
 from runtime.isolation.child_process import ChildProcessHandle
-from runtime.isolation.messages import LaunchRequest
+from runtime.isolation.messages import ISOLATED_ACTOR, LaunchRequest
 
 END_SECONDS = 5.0
 """How many seconds a call whose actor has ended may be held back."""
@@ -317,6 +317,9 @@ class ActorProxy(Actor):
             return ActorNotFoundError(
                 f"{self.name} is no longer on {self.node.name}: {why or 'its process is ending'}"
             )
+        text = str(error)
+        if text.startswith(f"{ISOLATED_ACTOR}."):
+            return type(error)(f"{self.name}{text.removeprefix(ISOLATED_ACTOR)}")
         return error
 
     async def _manage_process(self) -> None:

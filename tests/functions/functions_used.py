@@ -27,6 +27,21 @@ class Order:
     amount: int = 1
 
 
+@message
+@attrs.define(on_setattr=[])
+class Stock:
+    """A message that can be changed into one that cannot be built again."""
+
+    amount: int = attrs.field(default=1, validator=attrs.validators.gt(0))
+
+
+def sold_out() -> Stock:
+    """No receiver can build what this returns."""
+    stock = Stock()
+    stock.amount = 0
+    return stock
+
+
 RUNS: Counter[int] = Counter()
 """How often numbers were doubled under trio in this process, which is that of all nodes where these
 are simulated.

@@ -68,6 +68,14 @@ async def noted(path: Path, *, lines: int = 1) -> list[str]:
     )
 
 
+async def test_a_result_that_cannot_be_read_is_that_of_the_function(node: Node) -> None:
+    with trio.fail_after(60):
+        with pytest.raises(
+            OutcomeUnknownError, match=r"^tests\.functions\.functions_used:sold_out answered, but"
+        ):
+            await node.run(used.sold_out)
+
+
 async def test_values_and_errors_of_functions(node: Node, tmp_path: Path) -> None:
     """One test, because the first worker of a node takes a while to start."""
     assert await node.run(used.double, 21) == 42

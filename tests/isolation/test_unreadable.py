@@ -10,9 +10,11 @@ import attrs
 import pytest
 import trio
 
-from actors.errors import ActorStartError, BadArgumentsError
+from actors import Actor, method
+from actors.errors import ActorStartError, BadArgumentsError, OutcomeUnknownError
 from actors.messages import message
 from runtime.node import Node
+from tests.functions.functions_used import sold_out
 from tests.isolation.actors_used import Counter
 
 pytestmark = pytest.mark.cluster
@@ -22,6 +24,19 @@ pytestmark = pytest.mark.cluster
 @attrs.frozen
 class Amount:
     number: int
+
+
+class Store(Actor):
+    @method
+    async def left(self) -> object:
+        return sold_out()
+
+
+async def test_a_result_that_the_node_cannot_read_is_that_of_the_actor(node: Node) -> None:
+    store = await node.options(isolation="process", name="store").spawn(Store)
+    with trio.fail_after(60):
+        with pytest.raises(OutcomeUnknownError, match=r"^store\.left answered, but its answer"):
+            await store.left()
 
 
 async def test_the_start_fails_and_says_what_its_process_lacks(node: Node) -> None:
