@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
     Awaitable,
@@ -18,7 +19,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import attrs
 import trio
@@ -69,7 +70,7 @@ from runtime.pools.journal_driver import JournalDriver
 from runtime.pools.map_schedule import MapSchedule
 from runtime.pools.members import PoolMembers
 from runtime.pools.progress_bar import show_progress
-from runtime.user_errors import is_cancellation
+from runtime.user_errors import is_cancellation, is_interrupt
 from runtime.wire.exceptions import annotate
 
 R = TypeVar("R")
@@ -372,7 +373,18 @@ class MapRun:
                 # The source is the user's code: it may be closed by cancellation, and gets a
                 # bounded time.
                 with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS):
-                    await items.aclose()
+                    await self._close_source(items)
+
+    async def _close_source(self, items: AsyncGenerator[object, Any]) -> None:
+        try:
+            await items.aclose()
+        except BaseException as error:  # noqa: ASYNC103  what is not trio's is the source's own
+            if is_cancellation(error) or is_interrupt(error):
+                raise
+            # The reader has gone, and hears of no error any more.
+            logger.exception(  # noqa: ASYNC104
+                "the source of a map over pool %s raised when it was closed", self._members.name
+            )
 
     async def _wait_room(self) -> None:
         while not self.schedule.wants_items:

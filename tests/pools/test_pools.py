@@ -553,3 +553,23 @@ async def test_a_stopped_pool_calls_nothing_for_all(pair: Pair) -> None:
     await pool.stop()
     with pytest.raises(PoolStoppedError, match="pool squares was stopped"):
         await pool.call_all(Squares.square, 3)
+
+
+async def test_what_a_source_raises_when_its_reader_has_gone_is_logged(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = await pair.here.pool("squares", Squares, 1, size=1)
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            raise LookupError("the file is gone")
+
+    with trio.fail_after(60):
+        async with pool.map(Squares.square, source()) as results:
+            async for _ in results:
+                break
+        await until(lambda: "the file is gone" in caplog.text, "it is logged")
+    assert "the source of a map over pool squares raised when it was closed" in caplog.text
