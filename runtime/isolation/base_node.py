@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, cast, 
 import attrs
 import trio
 
-from actors.actor import Ended, NodeInterface, Spawner
+from actors.actor import Actor, Ended, NodeInterface, Spawner
 from actors.class_names import class_name, qualified_name
 from actors.documentation import documented_as
 from actors.errors import NameTakenError, NoPlacementError, SpawnManyError
@@ -376,10 +376,21 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
 
     def group(self, name: str, actor: Callable[..., A]) -> ProcessGroup[A]:
         """Return the group of this name; its members have the methods of `actor`. Raises
-        ValueError for a name that no group can have.
+        ValueError for a name that no group can have, and TypeError if `actor` is no class.
         """
         with CHECKS:
             name = checked_group_name(name)
+            cls = unparameterised(actor)
+            if not issubclass(type(cls), type):
+                raise TypeError(
+                    f"the group {name!r} is of a class of actors, as in node.group({name!r}, "
+                    f"MyActor), not of {short_repr(actor)}"
+                )
+            if not issubclass(cast("type", cls), Actor):
+                raise TypeError(
+                    f"the group {name!r} is of a subclass of actors.Actor, not of "
+                    f"{class_name(cast('type', cls))}"
+                )
         self._endpoint.lifetime.check()
         return ProcessGroup(self._group_source, self._group_source.followed(name), actor)
 

@@ -5,6 +5,7 @@ ended.
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import pytest
 import trio
@@ -343,3 +344,9 @@ async def silent_at_first(simulation: Simulation) -> None:
 
 def test_a_node_that_was_never_reached_may_be_silent_for_as_long_as_a_connection() -> None:
     simulate(silent_at_first, seeds=range(3), faults=())
+
+
+@pytest.mark.parametrize("given", [5, None, "Reader", int, Reader.on_news])
+async def test_a_group_is_of_a_class_of_actors(pair: Pair, given: Any) -> None:
+    with pytest.raises(TypeError, match=r"^the group 'news' is of a (sub)?class of actors"):
+        pair.here.group("news", given)
