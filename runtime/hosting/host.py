@@ -88,6 +88,9 @@ from runtime.user_errors import (
 
 logger = own_logger("understudy.actors")
 
+UNDO_SECONDS = 1.0
+"""For which a cancelled start of a supervisor stops the children that have started."""
+
 StopAnswer = Literal["stopped", "gone", "busy"]
 """The answer about an actor that was to be stopped at once: it has ended now, was not here, or
 needs its time.
@@ -792,9 +795,13 @@ class ActorHost:
                 # Not through the instance, as in `_leave_children`.
                 await Supervisor._on_failed_start(cast("Supervisor", supervisor), reason)
         finally:
-            # Those that are left: a start that is cancelled does not wait for them in order.
+            # Those that are left: a start that is cancelled does not wait for them in order, and
+            # its caller not for long. `Orphans` stops what is not reached in this time.
+            cancelled = error is not None and is_cancellation(error)
             with trio.CancelScope(shield=True):
-                await self._leave_children(cell, reason)
+                await self._leave_children(
+                    cell, reason, UNDO_SECONDS if cancelled else STOP_SECONDS
+                )
 
     def _within(self, seconds: float) -> float:
         """When so many seconds are over, or this node leaves."""
@@ -1159,13 +1166,15 @@ class ActorHost:
         await self._give_back(cell.address, reason)
         self._end(cell, reason)
 
-    async def _leave_children(self, cell: ActorCell, reason: ExitReason) -> None:
+    async def _leave_children(
+        self, cell: ActorCell, reason: ExitReason, seconds: float = STOP_SECONDS
+    ) -> None:
         """Stop the children of a supervisor that has ended without having stopped them, unless it
-        is restarted: a crash calls no `on_stop`.
+        is restarted: a crash calls no `on_stop`. At most `seconds` are waited for that.
         """
         if not issubclass(type(cell.instance), Supervisor):
             return
-        with trio.move_on_at(self._within(STOP_SECONDS)):
+        with trio.move_on_at(self._within(seconds)):
             try:
                 # Not through the instance: its class is the user's, and may have this name, too.
                 await Supervisor._on_crash(cast("Supervisor", cell.instance), reason)
