@@ -12,6 +12,7 @@ import asyncio
 import functools
 import inspect
 import threading
+import weakref
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -48,12 +49,13 @@ from actors.reference import Reference
 from runtime.calls.filtered_calls import caller_of_node
 from runtime.doors.asyncio_door import AioDoor, run_in
 from runtime.doors.asyncio_pools import AioPool
-from runtime.doors.asyncio_sources import AsyncioTask, items_in_trio
+from runtime.doors.asyncio_sources import AsyncioTask, items_in_trio, soon_in
 from runtime.doors.portal import Portal
 from runtime.hosting.breakpoints import ASYNCIO_RUN, AsyncioRun
 from runtime.hosting.lazy_nursery import check_task_function, missing_in_nursery
 from runtime.isolation.base_node import taking_back
 from runtime.pools.pool import Pool
+from runtime.user_errors import summary_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -66,18 +68,34 @@ OF_METHOD: Final[ContextVar[Portal | None]] = ContextVar("OF_METHOD", default=No
 _BRIDGED: Final = "__bridged__"
 
 
+class AsyncioLoopEndedError(RuntimeError):
+    """The asyncio loop of an actor has ended before the actor, which ends by this."""
+
+
 class AsyncioLoop:
     """The asyncio loop of one actor, in a thread of its own. It ends with the actor's own tasks,
-    after `on_stop`.
+    after `on_stop`; where other code ends it before, `watch` raises.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._token = trio.lowlevel.current_trio_token()
         self._loop: asyncio.AbstractEventLoop
-        self._stop: asyncio.Event
+        self._stopping = False
+        """True once the actor itself stops the loop. Set in the loop's thread."""
+        self._ending = False
+        """True once the loop ends, for whatever reason. Set in the loop's thread."""
         self._begun = trio.Event()
+        """Set when the loop runs, or has failed to."""
+        self._lost = trio.Event()
+        """Set when the loop has ended before its time; then `_failure` is set."""
+        self._failure: AsyncioLoopEndedError
+        self._reported = trio.Event()
+        """Set when `watch` has ended the actor by that, or ends itself."""
         self._over = trio.Event()
+        """Set when the loop is closed, or never was open."""
+        self._tasks: weakref.WeakSet[AsyncioTask[Any]] = weakref.WeakSet()
+        """What has begun in the loop. In trio's thread."""
         self._thread = threading.Thread(
             # A daemon: a task that ignores its cancellation must not keep the process alive.
             target=self._run,
@@ -88,7 +106,12 @@ class AsyncioLoop:
 
     async def serve(self) -> None:
         """Run the loop until this is cancelled; a task of the actor's nursery."""
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            # What waits for the loop must not wait for ever.
+            self._on_lost(AsyncioLoopEndedError(f"{self._name} has no thread for asyncio: {error}"))
+            self._on_over()
         try:
             async with trio.open_nursery() as nursery:
                 self.portal = Portal(self._token, nursery, f"actor {self._name}")
@@ -103,8 +126,22 @@ class AsyncioLoop:
             with trio.CancelScope(shield=True):
                 # It may be cancelled before the loop exists, which then could not be stopped.
                 await self._begun.wait()
-                self._loop.call_soon_threadsafe(self._stop.set)
+                if not self._lost.is_set():
+                    self.soon(self._stop)
                 await self._over.wait()
+
+    async def watch(self) -> None:
+        """Raise AsyncioLoopEndedError when the loop has ended before its time, which ends the
+        actor; a task of its nursery.
+        """
+        try:
+            await self._lost.wait()
+            # Not the same object as `check` raises. With the frames of what has ended the loop.
+            failure = AsyncioLoopEndedError(str(self._failure))
+            raise failure.with_traceback(self._failure.__traceback__)
+        finally:
+            # What waits for this runs after the actor has ended: no checkpoint lies between.
+            self._reported.set()
 
     @property
     def is_here(self) -> bool:
@@ -128,13 +165,13 @@ class AsyncioLoop:
             finally:
                 ASYNCIO_RUN.reset(debugged)
                 OF_METHOD.reset(before)
-            self._loop.call_soon_threadsafe(task.start, self._loop)
+            self._begin(task)
             try:
                 await task.done.wait()
             except trio.Cancelled:
                 # The loop runs these requests in their order, so the task has started before it is
-                # cancelled.
-                self._loop.call_soon_threadsafe(task.cancel)
+                # cancelled. A loop that has ended has cancelled it, too.
+                self.soon(task.cancel)
                 with trio.CancelScope(shield=True):
                     await task.done.wait()
                 raise
@@ -142,35 +179,111 @@ class AsyncioLoop:
                 # Cancels what the method has started in the cluster and not waited for.
                 portal.close()
         # Only here: a nursery would put what it raises into a group.
+        await self.check()
         return task.result()
 
     def items(self, generator: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         """The items of an asyncio generator, for trio. The generator waits until the next item is
         asked for.
         """
-        return items_in_trio(generator, self._started, self._token)
+        return items_in_trio(generator, self, self._token)
 
-    async def _started(self) -> asyncio.AbstractEventLoop:
+    async def begin(self, task: AsyncioTask[Any]) -> None:
+        """Have a task started in the loop."""
         await self._begun.wait()
-        return self._loop
+        self._begin(task)
+
+    def soon(self, function: Callable[..., object], *args: object) -> bool:
+        """Call a function in the loop's thread; False if the loop is closed."""
+        return not self._over.is_set() and soon_in(self._loop, function, *args)
+
+    async def check(self) -> None:
+        """Raise AsyncioLoopEndedError if the loop has ended before its time, once the actor has
+        ended by that: the caller gets that its actor has died, and no error of a cancelled task.
+        """
+        if self._lost.is_set():
+            with trio.CancelScope(shield=True):
+                await self._reported.wait()
+            # Where the actor has ended by this, a method is cancelled. Its `on_stop` is not.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            raise self._failure
+
+    def _begin(self, task: AsyncioTask[Any]) -> None:
+        self._tasks.add(task)
+        if not self.soon(self._start, task):
+            task.drop()
+
+    def _start(self, task: AsyncioTask[Any]) -> None:
+        if self._ending:
+            # All its tasks were cancelled already, and this one would never be.
+            task.drop()
+        else:
+            task.start(self._loop)
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._loop.stop()
 
     def _run(self) -> None:
         try:
+            # What still runs at the end is cancelled by the runner. The loop runs without a task of
+            # its own: code that cancels all tasks of the loop would end it.
             with asyncio.Runner() as runner:
-                runner.run(self._main())
+                self._loop = runner.get_loop()
+                self._loop.call_soon(self._tell, self._begun.set)
+                self._run_until_stopped()
+        except BaseException as error:  # noqa: ASYNC103  trio raises it
+            # The runner could not begin (as without file descriptors) or not end.
+            lost = AsyncioLoopEndedError(
+                f"the asyncio loop of {self._name} failed: {summary_of(error)}"
+            )
+            self._tell(self._on_lost, lost.with_traceback(error.__traceback__))
         finally:
-            self._tell(self._over)
+            self._tell(self._on_over)
 
-    async def _main(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._tell(self._begun)
-        # What still runs afterwards is cancelled by the runner.
-        await self._stop.wait()
+    def _run_until_stopped(self) -> None:
+        lost: AsyncioLoopEndedError | None = None
+        try:
+            self._loop.run_forever()
+        except BaseException as error:  # noqa: ASYNC103  as above
+            lost = self._ended_by(error)
+        else:
+            if not self._stopping:
+                lost = AsyncioLoopEndedError(
+                    f"the asyncio loop of {self._name} was stopped by code in it, which called "
+                    "loop.stop(); it belongs to the actor: cancel tasks, or stop the actor"
+                )
+        self._ending = True
+        if lost is not None:
+            # Before the runner cancels the tasks, whose ends come after this.
+            self._tell(self._on_lost, lost)
+        # Its traceback has this frame, and must not be in a circle with it.
+        del lost
 
-    def _tell(self, event: trio.Event) -> None:
+    def _ended_by(self, error: BaseException) -> AsyncioLoopEndedError:
+        text = (
+            f"the asyncio loop of {self._name} was ended by {summary_of(error)}, which a task or a "
+            "callback in it raised; catch it there"
+        )
+        return AsyncioLoopEndedError(text).with_traceback(error.__traceback__)
+
+    def _on_lost(self, failure: AsyncioLoopEndedError) -> None:
+        if not self._lost.is_set():
+            self._failure = failure
+            self._lost.set()
+            # Before it has begun nothing else sets this.
+            self._begun.set()
+
+    def _on_over(self) -> None:
+        self._over.set()
+        # A closed loop runs nothing any more, whatever its tasks have made of their cancellation.
+        for task in self._tasks:
+            task.done.set()
+
+    def _tell(self, function: Callable[..., object], *args: object) -> None:
         try:
             # From the thread of asyncio's loop: events of trio are set in trio's thread only.
-            self._token.run_sync_soon(event.set)
+            self._token.run_sync_soon(function, *args)
         except trio.RunFinishedError:
             return
 
@@ -507,6 +620,7 @@ class AsyncioActor(Actor):
             loop = AsyncioLoop(context.name)
             # Raises RuntimeError if the actor has ended.
             context.nursery.start_soon(loop.serve, name=f"asyncio of {context.name}")
+            context.nursery.start_soon(loop.watch, name=f"asyncio of {context.name}")
             self._asyncio = loop
         return self._asyncio
 

@@ -5,9 +5,9 @@ of a pool's items in asyncio programs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine
 from contextvars import copy_context
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
@@ -21,14 +21,22 @@ class AsyncioTask(Generic[T]):
         self._coroutine = coroutine
         self._token = token
         self._context = copy_context()
-        self._task: asyncio.Task[T] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._error: BaseException | None = RuntimeError("its asyncio loop has ended before it")
+        self._value: T
         self.done = trio.Event()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the task. Call it in the loop's thread."""
         assert self._task is None, "a coroutine is run once"
-        self._task = loop.create_task(self._coroutine, context=self._context)
+        self._task = loop.create_task(self._run(), context=self._context)
         self._task.add_done_callback(self._ended)
+
+    def drop(self) -> None:
+        """Close the coroutine, which is never run. Call it in place of `start`."""
+        assert self._task is None, "what has started ends by itself"
+        self._coroutine.close()
+        self._ended(None)
 
     def cancel(self) -> None:
         """Cancel the task. Call it in the loop's thread, after `start`."""
@@ -37,10 +45,25 @@ class AsyncioTask(Generic[T]):
 
     def result(self) -> T:
         """Return or raise the outcome of the task, once it is done."""
-        assert self._task is not None, "it was started before it ended"
-        return self._task.result()
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                # No circle with this frame, which the traceback has.
+                del error
+        return self._value
 
-    def _ended(self, _: asyncio.Task[T]) -> None:
+    async def _run(self) -> None:
+        try:
+            self._value = await self._coroutine
+            self._error = None
+        except BaseException as error:  # noqa: ASYNC103  raised by `result`
+            # Kept from the task of asyncio: that would end its loop by SystemExit and
+            # KeyboardInterrupt, and with it all the others. The task of trio decides.
+            self._error = error
+
+    def _ended(self, _: asyncio.Task[None] | None) -> None:
         try:
             self._token.run_sync_soon(self.done.set)
         except trio.RunFinishedError:
@@ -48,32 +71,72 @@ class AsyncioTask(Generic[T]):
             return
 
 
+class TaskLoop(Protocol):
+    """A loop of asyncio as trio sees it: of an actor under asyncio, or of the program."""
+
+    async def begin(self, task: AsyncioTask[Any]) -> None:
+        """Have the task started."""
+        ...
+
+    def soon(self, function: Callable[..., object], *args: object) -> bool:
+        """Call a function in the loop's thread, after what was begun. False if it has ended."""
+        ...
+
+    async def check(self) -> None:
+        """Raise an error if the loop has ended before its time: outcomes of tasks mean nothing."""
+        ...
+
+
+class ProgramLoop:
+    """The loop of an asyncio program, which may end at any time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    async def begin(self, task: AsyncioTask[Any]) -> None:
+        """Have the task started. Raises RuntimeError if the loop is closed."""
+        await trio.lowlevel.checkpoint()
+        self._loop.call_soon_threadsafe(task.start, self._loop)
+
+    def soon(self, function: Callable[..., object], *args: object) -> bool:
+        """Call a function in the loop's thread; False if the loop is closed."""
+        return soon_in(self._loop, function, *args)
+
+    async def check(self) -> None:
+        """Do nothing: the end of the program's loop is the end of its sources."""
+
+
+def soon_in(
+    loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object
+) -> bool:
+    """Call a function in the thread of a loop soon; False if the loop is closed."""
+    try:
+        loop.call_soon_threadsafe(function, *args)
+    except RuntimeError:
+        return False
+    return True
+
+
 async def items_in_trio(
-    generator: AsyncGenerator[T, None],
-    started: Callable[[], Awaitable[asyncio.AbstractEventLoop]],
-    token: trio.lowlevel.TrioToken,
+    generator: AsyncGenerator[T, None], loop: TaskLoop, token: trio.lowlevel.TrioToken
 ) -> AsyncGenerator[T, None]:
-    """The items of a generator that runs in the loop which `started` waits for, for the trio run of
-    `token`. The generator is closed when this one is.
+    """The items of a generator that runs in `loop`, for the trio run of `token`. The generator is
+    closed when this one is.
     """
-    loop = await started()
     pump = _Pump(generator, token)
     task = AsyncioTask(pump.run(), token)
-    loop.call_soon_threadsafe(task.start, loop)
+    await loop.begin(task)
     try:
         while found := await pump.next(task.done):
             yield found[0]
             # Only now: the generator does not run ahead of its reader by more than one item.
-            loop.call_soon_threadsafe(pump.wanted.set)
+            loop.soon(pump.wanted.set)
+        await loop.check()
         # Raises what the generator has raised.
         task.result()
     finally:
-        try:
-            loop.call_soon_threadsafe(pump.end, task)
-        except RuntimeError:
-            # The loop is closed: it has ended all its tasks, or never came to start this one.
-            pass
-        else:
+        # A loop that is closed has ended all its tasks, or never came to start this one.
+        if loop.soon(pump.end, task):
             with trio.CancelScope(shield=True):
                 await task.done.wait()
 
@@ -89,12 +152,8 @@ def asyncio_source(
         async for item in items:
             yield item
 
-    async def started() -> asyncio.AbstractEventLoop:
-        await trio.lowlevel.checkpoint()
-        return loop
-
     generator = items if isinstance(items, AsyncGenerator) else each()
-    return items_in_trio(generator, started, trio.lowlevel.current_trio_token())
+    return items_in_trio(generator, ProgramLoop(loop), trio.lowlevel.current_trio_token())
 
 
 class _Pump(Generic[T]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from collections.abc import AsyncIterator
 
@@ -235,6 +236,68 @@ class Under(AsyncioActor):
     async def _crash(self) -> None:
         await asyncio.sleep(0)
         raise RuntimeError("a task of its own")
+
+
+class Ending(AsyncioActor):
+    """Ends its own loop, or tries to."""
+
+    def __init__(self, way: str = "") -> None:
+        self.way = way
+        self.hangs = 0
+
+    async def on_start(self) -> None:
+        if self.way:
+            self._end(self.way)
+
+    def _end(self, way: str) -> None:
+        loop = asyncio.get_running_loop()
+        if way == "stop":
+            loop.stop()
+        elif way == "callback":
+            loop.call_soon(sys.exit, "from a callback")
+        elif way == "task":
+            self.kept = asyncio.create_task(self._exit())
+        elif way == "cancel":
+            for task in asyncio.all_tasks():
+                task.cancel()
+
+    async def _exit(self) -> None:
+        raise KeyboardInterrupt("from a task")
+
+    @method
+    async def end(self, way: str) -> None:
+        """End the loop, and wait."""
+        self._end(way)
+        await asyncio.sleep(3600)
+
+    @method
+    async def stream(self, way: str) -> AsyncIterator[int]:
+        """End the loop after an item."""
+        yield 1
+        self._end(way)
+        await asyncio.sleep(3600)
+
+    @method
+    async def interrupt(self) -> None:
+        """Raise what ends loops."""
+        raise KeyboardInterrupt("from a method")
+
+    @method
+    async def exit(self) -> None:
+        """Ask for the end of the actor."""
+        sys.exit("from a method")
+
+    @method(concurrent=True)
+    async def hanging(self) -> int:
+        """How many calls wait."""
+        await asyncio.sleep(0)
+        return self.hangs
+
+    @method(concurrent=True)
+    async def hang(self) -> None:
+        """Wait."""
+        self.hangs += 1
+        await asyncio.sleep(3600)
 
 
 class Further(Under):

@@ -11,9 +11,15 @@ import pytest
 import trio
 
 from actors import ChildSpec, SpawnOptions, Supervisor
-from actors.errors import ActorDiedError, CallTimeoutError, RemoteError
+from actors.errors import (
+    ActorDiedError,
+    ActorNotFoundError,
+    ActorStartError,
+    CallTimeoutError,
+    RemoteError,
+)
 from runtime import Node, open_local_cluster, open_node
-from tests.doors.asyncio_actors_used import Further, Plain, Under
+from tests.doors.asyncio_actors_used import Ending, Further, Plain, Under
 from tests.waiting import until
 
 PATIENCE = 60.0
@@ -134,6 +140,68 @@ async def test_a_task_of_its_own_that_raises_ends_it_and_its_supervisor_starts_i
         lambda found: found.epoch > epoch,
     )
     assert await under.fetch("again") == "AGAIN"
+
+
+ENDS = {
+    "stop": r"called loop\.stop\(\)",
+    "callback": "ended by SystemExit: from a callback",
+    "task": "ended by KeyboardInterrupt: from a task",
+}
+
+
+@pytest.mark.parametrize("way", ENDS)
+async def test_an_actor_whose_loop_is_ended_by_other_code_ends(node: Node, way: str) -> None:
+    ending = await node.spawn(Ending)
+    assert await ending.hanging() == 0
+
+    async def waits() -> None:
+        with pytest.raises(ActorDiedError, match=ENDS[way]):
+            await ending.hang()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(waits)
+        await until(ending.hanging, "a call is under way", lambda calls: calls == 1)
+        with pytest.raises(ActorDiedError, match=ENDS[way]):
+            await ending.end(way)
+    assert "raised" in str(await node.wait_ended(ending))
+    with pytest.raises(ActorNotFoundError):
+        await ending.hanging()
+
+
+@pytest.mark.parametrize("way", ENDS)
+async def test_a_stream_whose_loop_is_ended_by_other_code(node: Node, way: str) -> None:
+    ending = await node.spawn(Ending)
+    items = ending.stream(way)
+    assert await anext(items) == 1
+    with pytest.raises(ActorDiedError, match=ENDS[way]):
+        await anext(items)
+
+
+@pytest.mark.parametrize("way", ENDS)
+async def test_a_loop_that_is_ended_in_on_start_fails_the_start(node: Node, way: str) -> None:
+    with pytest.raises(ActorStartError, match=ENDS[way]):
+        await node.spawn(Ending, way)
+
+
+async def test_a_supervisor_starts_an_actor_again_whose_loop_was_ended(node: Node) -> None:
+    await node.spawn(Supervisor, [ChildSpec(id="e", actor=Ending, options=SpawnOptions(name="e"))])
+    ending = await node.lookup("e", Ending)
+    with pytest.raises(ActorDiedError):
+        await ending.end("stop")
+    assert await ending.hanging() == 0
+
+
+async def test_what_methods_raise_and_cancel_does_not_end_the_loop(node: Node) -> None:
+    ending = await node.spawn(Ending)
+    with pytest.raises(RemoteError, match="KeyboardInterrupt: from a method"):
+        await ending.interrupt()
+    with pytest.raises(RemoteError, match="CancelledError"):
+        await ending.end("cancel")
+    assert await ending.hanging() == 0
+    # As of any actor.
+    with pytest.raises(RemoteError, match="SystemExit: from a method"):
+        await ending.exit()
+    assert "raised" in str(await node.wait_ended(ending))
 
 
 @pytest.mark.cluster
