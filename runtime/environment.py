@@ -8,6 +8,7 @@ under a virtual clock and a seeded generator. Product code outside this module n
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import random
@@ -15,6 +16,7 @@ import resource
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -27,8 +29,9 @@ import trio
 from actors.errors import WrongDoorError
 from actors.own_logger import own_logger
 from actors.short_repr import short_repr
+from runtime.source_lines import module_of
 from runtime.timings import Timings
-from runtime.user_errors import Ran, leaves, members_of
+from runtime.user_errors import Ran, is_machinery, leaves, members_of, traceback_object
 
 logger = own_logger("understudy.node")
 
@@ -161,13 +164,16 @@ def check_path(name: str, value: object) -> None:
         )
 
 
-def unwrap(error: BaseException) -> BaseException:
-    """Return the exception itself if nested groups contain just one, otherwise the group.
+def unwrap(error: BaseException, is_ours: Callable[[str], bool] | None = None) -> BaseException:
+    """Return the exception itself if nested groups of the runtime's own nurseries contain just one,
+    otherwise the group. Groups that the user's code has made stay whole.
 
     Cancellations beside it do not count: the scope that was cancelled stays so, and cancels at the
-    next checkpoint again.
+    next checkpoint again. `is_ours`: whether nurseries of this file are not the user's;
+    by default those of the runtime.
     """
-    while members := members_of(error):
+    is_ours = is_ours or is_machinery
+    while (members := members_of(error)) and _is_of_our_nursery(error, is_ours):
         # An error that comes in the moment in which a scope outside is cancelled is in one group
         # with the cancellations of the nursery's other tasks. That scope takes these out of the
         # group later, and leaves a group of one where the code outside expects the error itself.
@@ -176,6 +182,25 @@ def unwrap(error: BaseException) -> BaseException:
             break
         error = others[0]
     return error
+
+
+def _is_of_our_nursery(group: BaseException, is_ours: Callable[[str], bool]) -> bool:
+    """True for the group that a nursery of the runtime, or of trio itself, has raised. The
+    traceback of a group begins where it was first raised, also of the rest that a cancelled scope
+    leaves of it: a nursery raises it at its end, which its `async with` calls.
+    """
+    opener = last = None
+    for frame, _ in traceback.walk_tb(traceback_object(group)):
+        # An exit stack may have entered the nursery, for any code.
+        if frame.f_code.co_filename != contextlib.__file__:
+            opener, last = last, frame
+    return (
+        opener is not None
+        and last is not None
+        and last.f_code.co_name == "__aexit__"
+        and module_of(last) == "trio._core._run"
+        and is_ours(opener.f_code.co_filename)
+    )
 
 
 def _is_cancelled(error: BaseException) -> bool:

@@ -191,7 +191,7 @@ class Plan:
             # The nursery of pytest-trio around the test. It would hide the assertion.
             if self.runner != "pytest-trio" or len(group.exceptions) != 1:
                 raise
-            failure = unwrap(group)
+            failure = unwrap(group, lambda file: "pytest_trio" in file)
         if failure is not None:
             # Only here, where it keeps the cause and the context that it came with.
             raise failure

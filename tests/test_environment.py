@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from runtime.environment import (
     unwrap,
 )
 from runtime.processes.linux_processes import name_process
-from runtime.user_errors import leaves
+from runtime.user_errors import is_machinery, leaves
 from tests.limits import out_of_descriptors, out_of_threads
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,18 +34,70 @@ class ReachError(Exception):
     """What the code under test expects."""
 
 
-def test_one_exception_comes_out_of_nested_groups() -> None:
+@pytest.fixture
+def as_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nurseries of this file count as the runtime's."""
+    monkeypatch.setattr(
+        environment_module, "is_machinery", lambda file: file == __file__ or is_machinery(file)
+    )
+
+
+async def fail(*errors: Exception) -> None:
+    """Raise one of the errors from each task of a nursery."""
+
+    async def raise_it(error: Exception) -> None:
+        raise error
+
+    async with trio.open_nursery() as nursery:
+        for error in errors:
+            nursery.start_soon(raise_it, error)
+
+
+async def group_of(*errors: Exception) -> BaseException:
+    """What `fail` raises in a task of another nursery."""
+    try:
+        async with AsyncExitStack() as stack:
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            nursery.start_soon(fail, *errors)
+    except BaseExceptionGroup as group:
+        return group
+    raise AssertionError("it has raised nothing")
+
+
+@pytest.mark.usefixtures("as_runtime")
+async def test_one_exception_comes_out_of_nested_groups() -> None:
     error = ReachError()
     assert unwrap(error) is error
-    assert unwrap(ExceptionGroup("outer", [ExceptionGroup("inner", [error])])) is error
+    assert unwrap(await group_of(error)) is error
 
 
-def test_several_exceptions_stay_a_group() -> None:
-    group = ExceptionGroup("", [ReachError(), ReachError()])
+@pytest.mark.usefixtures("as_runtime")
+async def test_several_exceptions_stay_a_group() -> None:
+    group = unwrap(await group_of(ReachError(), ReachError()))
+    assert isinstance(group, ExceptionGroup)
+    assert len(group.exceptions) == 2
+
+
+@pytest.mark.usefixtures("as_runtime")
+async def test_groups_of_other_code_stay_whole() -> None:
+    theirs = ExceptionGroup("", [ReachError()])
+    assert unwrap(theirs) is theirs
+    # Not the same one: trio makes a new group of what a cancelled scope leaves of it.
+    within = unwrap(await group_of(theirs))
+    assert isinstance(within, ExceptionGroup)
+    assert (within.message, within.exceptions) == (theirs.message, theirs.exceptions)
+    try:
+        raise theirs
+    except ExceptionGroup:
+        assert unwrap(theirs) is theirs
+
+
+async def test_groups_of_nurseries_of_other_code_stay_whole() -> None:
+    group = await group_of(ReachError())
     assert unwrap(group) is group
-    assert unwrap(ExceptionGroup("outer", [group])) is group
 
 
+@pytest.mark.usefixtures("as_runtime")
 async def test_an_error_in_the_moment_of_a_cancellation_is_raised_alone() -> None:
     async def fail_when_cancelled() -> None:
         try:

@@ -60,6 +60,28 @@ class Counter(Actor):
         """Raise."""
         raise ValueError(text)
 
+    @method
+    async def fail_in_group(self) -> int:
+        """Raise a group in a group."""
+        raise ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError("alone")])])
+
+    @method
+    async def fail_in_nursery(self) -> int:
+        """Raise in a task of a nursery."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            nursery.start_soon(self._raise)
+        return 0
+
+    async def _raise(self) -> None:
+        raise ValueError("alone")
+
+    @method
+    async def fail_in_own_task(self) -> None:
+        """Raise a group in a task of its own, which ends this."""
+        self.nursery.start_soon(self.fail_in_group)
+        await trio.sleep_forever()
+
     @method(concurrent=True)
     async def count(self, stop: int) -> AsyncIterator[int]:
         """Yield the numbers below `stop`; note when it is closed."""

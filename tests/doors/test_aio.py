@@ -104,6 +104,18 @@ def test_under_uvloop(cluster: BlockingLocalCluster, counter: Blocking[Counter])
     run(every_kind_of_call, cluster, counter, uvloop.new_event_loop)
 
 
+def test_groups_of_users_arrive_whole(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    async def test(cluster: AioCluster, counter: Counter) -> None:
+        with pytest.raises(ExceptionGroup, match="outer"):  # noqa: ASYNC401 (its text)
+            await counter.fail_in_group()
+        with pytest.raises(ExceptionGroup, match="from Trio nursery"):  # noqa: ASYNC401 (its text)
+            await counter.fail_in_nursery()
+
+    run(test, cluster, counter)
+
+
 def test_errors_are_those_of_any_call(
     cluster: BlockingLocalCluster, counter: Blocking[Counter]
 ) -> None:

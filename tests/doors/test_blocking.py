@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from actors.errors import (
+    ActorDiedError,
     ActorNotFoundError,
     BadArgumentsError,
     CallTimeoutError,
@@ -52,6 +53,18 @@ def test_methods_return_their_values(
     assert cluster.options(name=counter.name).get_or_spawn(Counter).read() == 6
     counter.add.send(1)
     assert counter.options(timeout=5.0).read() == 7
+
+
+def test_groups_of_users_arrive_whole(counter: Blocking[Counter]) -> None:
+    errors = [
+        raised(counter.fail_in_group),
+        counter.fail_in_group.future().exception(60.0),
+        raised(counter.fail_in_nursery),
+    ]
+    assert [type(error).__name__ for error in errors] == 3 * ["ExceptionGroup"]
+    assert all(isinstance(error, RemoteError) for error in errors)
+    with pytest.raises(ActorDiedError, match=r"ExceptionGroup: outer \(1 sub-exception\)"):
+        counter.fail_in_own_task()
 
 
 def test_errors_are_those_of_any_call(

@@ -141,3 +141,16 @@ async def test_a_start_that_waits_for_its_module_is_answered_after_the_news_of_t
         "an actor of class Book was not started: node there left the cluster before it began with "
         "it; start it again, or elsewhere"
     )
+
+
+async def test_the_error_of_the_block_is_raised_as_it_is() -> None:
+    async def fail() -> None:
+        raise ValueError("alone")
+
+    with pytest.raises(ExceptionGroup, match="Trio nursery"):  # noqa: ASYNC401, PT012 (its text)
+        async with open_node("here", secret=SECRET), trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            nursery.start_soon(fail)
+    with pytest.raises(ValueError, match="alone"):
+        async with open_node("here", secret=SECRET):
+            await fail()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from functools import partial
 
 import pytest
 import trio
@@ -39,13 +40,14 @@ def test_calls_give_values_and_raise_what_was_raised() -> None:
         await trio.lowlevel.checkpoint()
         return threading.current_thread().name
 
-    async def trouble() -> None:
-        async with trio.open_nursery():
-            raise KeyError("on purpose")
+    async def trouble(error: Exception) -> None:
+        await trio.lowlevel.checkpoint()
+        raise error
 
     assert loop.call(value) == "a loop"
-    with pytest.raises(KeyError, match="on purpose"):
-        loop.call(trouble)
+    for error in (KeyError("on purpose"), ExceptionGroup("whole", [KeyError("on purpose")])):
+        with pytest.raises(type(error), match=r"on purpose|whole"):
+            loop.call(partial(trouble, error))
     assert loop.stop(LIMIT)
     assert service.ended
 
