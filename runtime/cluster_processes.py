@@ -42,6 +42,7 @@ from runtime.environment import (
     unwrap,
 )
 from runtime.functions.function_names import call_hook, hook_path
+from runtime.hosting.stacks import named_runs
 from runtime.links.keyring import GivenSecret
 from runtime.links.transports import split_address
 from runtime.logs.formats import write_logs, written_format, written_level
@@ -348,7 +349,8 @@ class LocalCluster:
             return "it is no member any more, and its process still runs"
         service = inspection_of(internals_of(self.node).endpoint, name, member.incarnation)
         try:
-            found = await service.options(timeout=ASKED_SECONDS).calls()
+            # Not the open calls: a method runs on that ignores the cancellation of its call.
+            found = await service.options(timeout=ASKED_SECONDS).stacks()
         except CallError:
             return (
                 "it does not answer what runs there: its event loop may be blocked, and then its "
@@ -356,14 +358,14 @@ class LocalCluster:
             )
         if member.state != "draining":
             return "code there ignores SIGTERM, or handles it in place of the node"
-        calls = [f"{call['actor']}.{call['method']}" for call in found["calls"]]
-        if not calls:
+        runs = named_runs(found["tasks"])
+        if not runs:
             return (
-                "no method runs there: it is stopping its actors, which takes long if there are "
-                "many, or if an on_stop or a task of one waits"
+                "no method of an actor runs there: it is stopping its actors, which takes long if "
+                "there are many, or it waits for the store or for other nodes"
             )
-        named = ", ".join(calls[:MOST_NAMED]) + (", ..." if len(calls) > MOST_NAMED else "")
-        return f"there {'runs' if len(calls) == 1 else 'run'} {named}"
+        named = ", ".join(runs[:MOST_NAMED]) + (", ..." if len(runs) > MOST_NAMED else "")
+        return f"there {'runs' if len(runs) == 1 else 'run'} {named}"
 
     def process(self, name: str) -> NodeProcess:
         """The process of the node called `name`. Raises `NodeNotFoundError`."""

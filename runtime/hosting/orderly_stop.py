@@ -94,7 +94,7 @@ async def _say_goodbye(
 ) -> bool:
     over = trio.Event()
     nursery.start_soon(
-        run_on_stop, cell, reason, until, threads, over, name=f"on_stop of {cell.address.name}"
+        run_on_stop, cell, reason, until, threads, over, name=on_stop_of(cell.address.name)
     )
     with trio.move_on_at(until + LAST_SECONDS):
         await over.wait()
@@ -105,6 +105,11 @@ async def _say_goodbye(
         )
     # An on_stop that was cancelled at `until` returned no earlier than that: not in time.
     return over.is_set() and trio.current_time() < until
+
+
+def on_stop_of(actor: str) -> str:
+    """The name of the task that runs the `on_stop` of an actor."""
+    return f"on_stop of {actor}"
 
 
 async def run_on_stop(

@@ -14,7 +14,7 @@ import gc
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any, cast
@@ -24,12 +24,13 @@ import trio
 
 from actors.actor import Actor
 from actors.class_names import class_name
-from runtime.hosting.cell import Invocation
+from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.lazy_nursery import LazyNursery
 from runtime.hosting.loop_watch import outwards, running_code
+from runtime.hosting.orderly_stop import on_stop_of, run_on_stop
 from runtime.hosting.own_context import STEPPED_BY_HAND
 from runtime.source_lines import known_line, module_of
-from runtime.user_errors import guarded
+from runtime.user_errors import guarded, is_machinery
 
 MOST_FRAMES = 40
 """Frames of one stack in an answer: the outermost and the innermost, as many of each."""
@@ -77,11 +78,13 @@ class StackReader:
         self._running = running
         self._now = now
 
-    def tasks(self, actor: str | None) -> tuple[list[dict[str, object]], int]:
+    def tasks(
+        self, actor: str | None, root: trio.lowlevel.Task | None = None
+    ) -> tuple[list[dict[str, object]], int]:
         """The tasks of the loop, or those that work for one actor, each with its stack; and how
-        many were left out. Tasks of actors come first.
+        many were left out. Tasks of actors come first. `root`: only those below this one.
         """
-        root = trio.lowlevel.current_root_task()
+        root = root or trio.lowlevel.current_root_task()
         found = [] if root is None else list(self._all_tasks(root))
         chosen = [one for one in found if actor is None or one[1] == actor]
         chosen.sort(key=lambda one: one[1] == "")
@@ -123,8 +126,26 @@ class StackReader:
         }
 
 
+def named_runs(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Say what code of users runs in tasks, as `StackReader.tasks` describes them: each method, own
+    task and `on_stop` of an actor once, with the line of the user's at which it waits.
+    """
+    found: dict[str, None] = {}
+    for task in tasks:
+        if not (actor := task["actor"]):
+            continue
+        what = f"{actor}.{task['method']}" if task["method"] else f"a task of {actor}"
+        if task["task"] == on_stop_of(actor):
+            what = f"{actor}.on_stop"
+        own = [one for one in task["stack"] if one[0] and not is_machinery(one[0])]
+        found[f"{what} ({own[-1][0]}:{own[-1][1]})" if own else what] = None
+    return list(found)
+
+
 def _owner_of_nursery(task: trio.lowlevel.Task) -> str:
-    """The actor in whose own nursery (`self.nursery`) the task runs; "" if it is none."""
+    """The actor in whose own nursery (`self.nursery`) the task runs, or whose `on_stop` does; "" if
+    there is none.
+    """
     coroutine: object | None = task.coro
     frame, following = _step(coroutine)
     while frame is not None and _is_portal(frame):
@@ -132,6 +153,9 @@ def _owner_of_nursery(task: trio.lowlevel.Task) -> str:
         frame, following = _step(coroutine)
     if frame is not None and frame.f_code is _NURSERY_CODE:
         return str(getattr(frame.f_locals.get("self"), "name", ""))
+    if frame is not None and frame.f_code is run_on_stop.__code__:
+        cell = frame.f_locals.get("cell")
+        return cell.address.name if type(cell) is ActorCell else ""
     return ""
 
 

@@ -46,6 +46,7 @@ from runtime.hosting.authorization import Authorize
 from runtime.hosting.breakpoints import breakpoint_hook
 from runtime.hosting.client_quotas import CLIENT_ACTORS
 from runtime.hosting.post_mortem import PostMortems
+from runtime.hosting.stacks import StackReader, named_runs
 from runtime.hosting.threads import NODE_THREADS
 from runtime.isolation import IsolatedProcesses, IsolationFactory, WithoutProcesses
 from runtime.links.encryption import EncryptedNetwork, Tls, TlsMode, system_network
@@ -101,6 +102,9 @@ SPIN_VARIABLE = "UNDERSTUDY_SPIN"
 SHARED_MEMORY_VARIABLE = "UNDERSTUDY_SHARED_MEMORY"
 
 logger = own_logger("understudy.node")
+
+MOST_NAMED = 5
+"""Methods and tasks that the log names which hold a node that has left."""
 
 
 @attrs.frozen(kw_only=True)
@@ -432,11 +436,19 @@ async def _sheltered(settings: _NodeSettings) -> AsyncIterator[Node]:
                         shelter.node = node
                         # The span is that of joining alone, not of the whole block.
                         joining.close()
-                        yield node
+                        try:
+                            yield node
+                        finally:
+                            shelter.leaves_by = (
+                                trio.current_time() + settings.environment.timings.leaving
+                            )
             finally:
                 # The node has left by now. Its nursery is shielded, so it is cancelled by itself.
                 shelter.left = True
                 nursery.cancel_scope.cancel()
+                # Shielded, as the tasks are: the nursery outside would wait for them, too.
+                with trio.CancelScope(shield=True):
+                    await shelter.wait_ended(settings.environment)  # noqa: ASYNC102
     except BaseExceptionGroup as group:
         # The nursery is internal: callers catch a JoinError, or an error of their own, not a group.
         raise_alone(group)
@@ -602,11 +614,32 @@ class _Shelter:
     def __init__(self) -> None:
         self.node: Node | None = None
         self.left = False
+        self.leaves_by = 0.0
+        """The time, on trio's clock, at which the node's end is to be over."""
+        self._ended = trio.Event()
+        self._task: trio.lowlevel.Task | None = None
+
+    async def wait_ended(self, environment: Environment) -> None:
+        """Wait until the tasks have ended. Code of users may shield itself, and no thread can be
+        stopped: when the time of the node is over, and again later, a log line says what runs.
+        """
+        seconds = environment.timings.leaving
+        # At least for one last step: the node may have taken all of its time to leave.
+        first = max(self.leaves_by - trio.current_time(), environment.timings.goodbye)
+        with trio.move_on_after(first):
+            await self._ended.wait()
+        while self.node is not None and not self._ended.is_set():
+            _log_what_runs(self.node, self._task, environment)
+            with trio.move_on_after(seconds):
+                await self._ended.wait()
+            seconds *= 2
+        await self._ended.wait()
 
     async def run(self, *, task_status: trio.TaskStatus[trio.Nursery]) -> None:
         """Keep the nursery open. Raises `LeaseLostError`, which ends the block, if code that the
         node runs has cancelled it: trio gives every task its nursery, and its parents'.
         """
+        self._task = trio.lowlevel.current_task()
         try:
             async with trio.open_nursery() as nursery:
                 # Shielded: a cancelled block first drains and leaves, and needs the node's tasks
@@ -616,11 +649,26 @@ class _Shelter:
                 await trio.sleep_forever()
         finally:
             # Also for what raises in one of its tasks: the others end by that.
+            self._ended.set()
             if self.node is not None and not self.left:
                 self.node._on_tasks_ended(sys.exception())
         # Otherwise the node would go on and renew its lease, but serve no calls.
         if self.node is not None and not self.left:
             raise LeaseLostError(tasks_cancelled(self.node.name))
+
+
+def _log_what_runs(node: Node, root: trio.lowlevel.Task | None, environment: Environment) -> None:
+    """Log which code of users holds a node that has left, in the tasks below `root`."""
+    reader = StackReader(node._endpoint.host.workers.running, environment.now())
+    runs = named_runs(reader.tasks(None, root)[0])
+    logger.warning(
+        "node %s has left the cluster, but its block waits for what cannot be cancelled: %s. Code "
+        "that shields itself (CancelScope(shield=True)), catches Cancelled, or blocks in a thread "
+        "has to end by itself: give it a time limit; the end of the process ends it as well",
+        node.name,
+        ", ".join(runs[:MOST_NAMED]) + (", ..." if len(runs) > MOST_NAMED else "")
+        or "a task of the node",
+    )
 
 
 @asynccontextmanager

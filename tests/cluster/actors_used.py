@@ -70,6 +70,8 @@ class Sleeper(Actor):
 class Stubborn(Actor):
     """Does not let its node leave."""
 
+    begun = False
+
     @method
     async def block_loop(self) -> None:
         time.sleep(600)  # noqa: ASYNC251  that is what it is for
@@ -77,6 +79,16 @@ class Stubborn(Actor):
     @method
     def block_thread(self) -> None:
         time.sleep(600)
+
+    @method
+    async def shield_itself(self) -> None:
+        self.begun = True
+        with trio.CancelScope(shield=True):
+            await trio.sleep_forever()
+
+    @method(concurrent=True)
+    async def has_begun(self) -> bool:
+        return self.begun
 
     @method
     async def ignore_signals(self) -> None:

@@ -484,6 +484,7 @@ async def test_a_process_that_was_killed_answers_no_further_call() -> None:
     [
         ("block_loop", "does not answer what runs there: its event loop may be blocked"),
         ("block_thread", "there runs stubborn.block_thread"),
+        ("shield_itself", "there runs stubborn.shield_itself (/"),
         ("ignore_signals", "code there ignores SIGTERM"),
     ],
 )
@@ -494,6 +495,12 @@ async def test_a_node_that_does_not_leave_is_named_with_what_runs_there_and_kill
         stubborn = await cluster.node.options(name="stubborn", on="worker-1").spawn(Stubborn)
         if how == "ignore_signals":
             await stubborn.ignore_signals()
+        elif how == "shield_itself":
+            # The call of it has ended, and it runs on.
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stubborn.shield_itself)
+                await until(stubborn.has_begun, "the method runs")
+                nursery.cancel_scope.cancel()
         else:
             await getattr(stubborn, how).send()
     assert (await cluster.process("worker-1").wait()).signal == signal.SIGKILL

@@ -4,6 +4,7 @@ other nodes have asked of it is answered before it is gone.
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import ClassVar
 
@@ -15,8 +16,11 @@ from actors.errors import CallError, DecodeError, NodeDrainingError
 from actors.messages import import_path
 from runtime import open_node
 from runtime.calls import imports
+from runtime.environment import SystemEnvironment
 from runtime.membership.members import Registration
 from runtime.node import Node, internals_of
+from runtime.node.opening import Platform
+from runtime.timings import Timings
 
 SECRET = "a secret for the tests of closing"
 
@@ -42,6 +46,41 @@ class Writer(Actor):
 
     async def on_stop(self, reason: ExitReason) -> None:
         await (await self.node.lookup("book", Book)).write(f"{self.name} stops: {reason.kind}")
+
+
+class Stubborn(Actor):
+    """Holds the node that it is on until `release` is set."""
+
+    release = threading.Event()
+    begun = threading.Event()
+
+    async def _hold(self) -> None:
+        self.begun.set()
+        with trio.CancelScope(shield=True):
+            while not self.release.is_set():  # noqa: ASYNC110  a thread sets it
+                await trio.sleep(0.01)
+
+    @method
+    async def shielded(self) -> None:
+        await self._hold()
+
+    @method
+    def blocking(self) -> None:
+        self.begun.set()
+        self.release.wait()
+
+    @method
+    async def task(self) -> None:
+        self.nursery.start_soon(self._hold)
+
+    @method
+    async def stopping(self) -> None:
+        self.slow_stop = True
+        self.begun.set()
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        if getattr(self, "slow_stop", False):
+            await self._hold()
 
 
 @pytest.fixture(autouse=True)
@@ -141,6 +180,46 @@ async def test_a_start_that_waits_for_its_module_is_answered_after_the_news_of_t
         "an actor of class Book was not started: node there left the cluster before it began with "
         "it; start it again, or elsewhere"
     )
+
+
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [
+        ("shielded", r"stubborn\.shielded \(\S*test_closing\.py:\d+\)"),
+        ("blocking", r"stubborn\.blocking"),
+        ("task", r"a task of stubborn \(\S*test_closing\.py:\d+\)"),
+        ("stopping", r"stubborn\.on_stop \(\S*test_closing\.py:\d+\)"),
+    ],
+)
+async def test_code_that_holds_a_node_which_has_left_is_named(
+    how: str, named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    Stubborn.release.clear()
+    Stubborn.begun.clear()
+
+    def lines() -> list[str]:
+        messages = (record.getMessage() for record in caplog.records)
+        return [one for one in messages if "waits for what cannot be cancelled" in one]
+
+    async def release() -> None:
+        # Twice: the line comes again.
+        while len(lines()) < 2:  # noqa: ASYNC110  what logs does not say so
+            await trio.sleep(0.01)
+        Stubborn.release.set()
+
+    fast = Platform(environment=SystemEnvironment(Timings(drain=0.5)))
+    with trio.fail_after(60):
+        # The block of the nursery ends last: its task sees the node leave.
+        async with (
+            trio.open_nursery() as nursery,
+            open_node("here", secret=SECRET, platform=fast) as node,
+        ):
+            stubborn = await node.options(name="stubborn").spawn(Stubborn)
+            await getattr(stubborn, how).send()
+            await trio.to_thread.run_sync(Stubborn.begun.wait)
+            nursery.start_soon(release)
+    for line in lines():
+        assert re.match(f"node here has left .*: {named}\\. Code that shields itself", line), line
 
 
 async def test_the_error_of_the_block_is_raised_as_it_is() -> None:
