@@ -337,6 +337,11 @@ class _FunctionRun:
             raise
         except CallError as error:
             found = _of_function(error, call.path, member.name)
+            if seconds is not None and found is not error:
+                # The service had what was left of the time: the text names what the user gave.
+                whole = call.options.timeout or functions.default_timeout
+                text = str(found).replace(f"timeout of {seconds:g} s", f"timeout of {whole:g} s")
+                found = type(found)(text, method=call.path, node=member.name)
             # Once for each node, so that the search ends.
             self._elsewhere = isinstance(found, ELSEWHERE) and node not in self._avoided
             if self._elsewhere:
