@@ -77,3 +77,21 @@ def test_other_threads_have_no_limit(counter: Blocking[Counter]) -> None:
 def test_no_time_is_no_limit(seconds: float) -> None:
     with pytest.raises(ValueError, match="a time limit must be a number"), fail_after(seconds):
         pytest.fail("entered")
+
+
+@pytest.mark.parametrize("given", ["1", None, True, [1]])
+def test_what_is_no_number_is_refused_with_a_text(given: object) -> None:
+    with pytest.raises(TypeError, match="a time limit must be a number of seconds, 0 or more"):
+        fail_after(given)  # type: ignore[arg-type]
+
+
+def test_a_limit_may_be_used_again(counter: Blocking[Counter]) -> None:
+    limit = fail_after(60.0)
+    with limit, limit:
+        assert counter.add(1) == 1
+    with limit:
+        assert counter.add(1) == 2
+    short = fail_after(SHORT)
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match=OVER), short:
+            counter.hang("again")
