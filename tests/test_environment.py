@@ -71,6 +71,24 @@ async def test_one_exception_comes_out_of_nested_groups() -> None:
     assert unwrap(await group_of(error)) is error
 
 
+async def fail_alone(error: Exception) -> None:
+    try:
+        await fail(error)
+    except ExceptionGroup as group:
+        raise_alone(group)
+
+
+@pytest.mark.usefixtures("as_runtime")
+async def test_an_error_that_is_taken_out_of_its_group_keeps_its_history() -> None:
+    error = ReachError()
+    error.__cause__ = ValueError("the cause")
+    with pytest.raises(ReachError) as caught:
+        await fail_alone(error)
+    assert caught.value is error
+    assert str(error.__cause__) == "the cause"
+    assert error.__context__ is None
+
+
 @pytest.mark.usefixtures("as_runtime")
 async def test_several_exceptions_stay_a_group() -> None:
     group = unwrap(await group_of(ReachError(), ReachError()))

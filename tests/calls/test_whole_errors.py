@@ -34,7 +34,6 @@ from runtime import open_node
 from runtime.calls.error_codec import PassedOnError
 from runtime.elastic.machine import JoinFailed
 from runtime.elastic.rounds import RoundJoinError
-from runtime.environment import raise_alone
 from runtime.gateway.problems import ProblemError
 from runtime.hosting.cell import EndedElsewhereError
 from runtime.hosting.workers import LeftOpenError
@@ -500,20 +499,3 @@ async def test_the_block_of_a_node_leaves_the_history_of_an_error_as_it_was() ->
         "the context",
         False,
     )
-
-
-def _out_of_its_group(error: Exception) -> None:
-    try:
-        raise ExceptionGroup("outer", [ExceptionGroup("inner", [error])])
-    except ExceptionGroup as group:
-        raise_alone(group)
-
-
-def test_an_error_that_is_taken_out_of_its_group_keeps_its_history() -> None:
-    error = OrderError(1, "lost")
-    error.__cause__ = ValueError("the cause")
-    with pytest.raises(OrderError) as caught:
-        _out_of_its_group(error)
-    assert caught.value is error
-    assert str(error.__cause__) == "the cause"
-    assert error.__context__ is None

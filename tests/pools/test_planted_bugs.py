@@ -417,8 +417,13 @@ def sends_all_to_the_least_loaded(patch: pytest.MonkeyPatch) -> None:
 def prefers_the_more_loaded(patch: pytest.MonkeyPatch) -> None:
     right = Router.__init__
 
-    def turned(self: Router, draw: Callable[[], float], depth: Callable[[ActorId], int]) -> None:
-        right(self, draw, lambda member: -depth(member))
+    def turned(
+        self: Router,
+        draw: Callable[[], float],
+        depth: Callable[[ActorId], int],
+        bytes_of: Callable[[object], bytes],
+    ) -> None:
+        right(self, draw, lambda member: -depth(member), bytes_of)
 
     patch.setattr(Router, "__init__", turned)
 
