@@ -55,7 +55,7 @@ from runtime.links.transports import SocketNetwork
 from runtime.node import internals_of
 from runtime.store.interface import Compare, Get, Put
 from runtime.store.memory import StoreMachine
-from runtime.wire.frames import Frame, FrameReader, Kind
+from runtime.wire.frames import LIMITS, Frame, FrameReader, Kind
 from runtime.wire.handshake import Dialer, Introduction, Peer
 from runtime.wire.tags import MESSAGE
 from tests.command_arguments import call_with_arguments
@@ -490,8 +490,10 @@ class Spoiler(Mutator):
         if draw.random() < ASKING:
             frames.insert(0, self._fresh(draw.choice(self._asking)))
         spoiled = frames[-1]
+        control = self.shaper.control(spoiled.control)
         frames[-1] = spoiled._replace(
-            control=self.shaper.control(spoiled.control),
+            # A larger one is no frame, and costs the link: that is what `run_of` is for.
+            control=control if len(control) <= LIMITS.control else spoiled.control,
             flags=spoiled.flags if draw.random() < 0.8 else draw.randrange(32),
         )
         return b"".join(map(flat, frames))
