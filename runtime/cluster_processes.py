@@ -349,7 +349,7 @@ class LocalCluster:
             return "it is no member any more, and its process still runs"
         service = inspection_of(internals_of(self.node).endpoint, name, member.incarnation)
         try:
-            # Not the open calls: a method runs on that ignores the cancellation of its call.
+            # Not the open calls: tasks of actors and their `on_stop` hold a node as methods do.
             found = await service.options(timeout=ASKED_SECONDS).stacks()
         except CallError:
             return (

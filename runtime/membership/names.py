@@ -220,7 +220,7 @@ class Names:
             await self._store.transaction([ours], self._ending(name, epoch, reason))
         except (trio.Cancelled, StoreError):
             # It may have been released or not: released again later, which deletes no other epoch's
-            # claim.
+            # claim. The intent for a singleton is left to its candidates then.
             self.owed.owe(ours)
             raise
 
