@@ -289,6 +289,10 @@ class ReplyEncodeError(OutcomeUnknownError):
     """The method ran, but its result cannot be sent."""
 
 
+class ReplyDecodeError(OutcomeUnknownError):
+    """The method ran, but the caller's process cannot build its result from what was sent."""
+
+
 class FilterFailedError(OutcomeUnknownError):
     """A filter raised after it had let the call go on: the method may have run, and its result is
     lost.

@@ -42,6 +42,8 @@ from actors.errors import (
     NotAMemberError,
     Outcome,
     RemoteError,
+    ReplyDecodeError,
+    ReplyEncodeError,
 )
 from actors.exact import exact_fields
 from actors.keywords import names_options
@@ -73,6 +75,11 @@ _POINTLESS: Final = (
     NotAMemberError,
 )
 """Refusals that a repeat can only meet again, so soon that waiting does not help."""
+
+_ANSWERED: Final = (AlreadyAppliedError, ReplyDecodeError, ReplyEncodeError)
+"""Errors of a method that has certainly run. The actor gives a repeat the answer that it has kept,
+which is the same one.
+"""
 
 BUDGET_TOKENS: Final = 10.0
 """Tokens of a target's retry budget, where a policy does not say otherwise."""
@@ -473,7 +480,8 @@ class RetrySchedule:
         # load.
         free = outcome == "not executed" and not isinstance(error, MailboxFullError)
         if budget is not None and not free:
-            self._charge(budget, outcome, repeatable, incident)
+            answered = isinstance(error, _ANSWERED) or (outcome == "raised" and not repeatable)
+            self._charge(budget, incident, answered=answered)
         if not repeatable:
             return GiveUp("not repeatable")
         if self._counted > self.policy.max_retries:
@@ -500,14 +508,15 @@ class RetrySchedule:
             )
         if decision.why == "deadline":
             return "its time is over, or would be before the next attempt"
-        if self._outcome == "unknown":
+        answered = isinstance(self.attempts[-1].error, _ANSWERED)
+        if self._outcome == "unknown" and not answered:
             return (
                 "what may have run is repeated only if the method is idempotent or its "
                 "RetryPolicy says repeat_unknown=True"
             )
         return (
             "a repeat would end in the same way"
-            if self._outcome == "not executed"
+            if self._outcome == "not executed" or answered
             else "its RetryPolicy does not list that in retry_on"
         )
 
@@ -527,14 +536,12 @@ class RetrySchedule:
             return not isinstance(error, _POINTLESS)
         if outcome == "unknown":
             return (self.idempotent or self.policy.repeat_unknown) and not isinstance(
-                error, AlreadyAppliedError
+                error, _ANSWERED
             )
         return self.policy.repeats_raised(error)
 
-    def _charge(
-        self, budget: RetryBudget, outcome: Outcome, repeatable: bool, incident: object
-    ) -> None:
-        if outcome == "raised" and not repeatable:
+    def _charge(self, budget: RetryBudget, incident: object, *, answered: bool) -> None:
+        if answered:
             # The target answered, as it should: the failure is the method's own.
             budget.succeeded()
         else:

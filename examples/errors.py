@@ -20,6 +20,12 @@ class Order:
     item: str
 
 
+@message
+@attrs.define(on_setattr=[])
+class Basket:
+    items: int = attrs.field(validator=attrs.validators.gt(0))
+
+
 class Counter(Actor):
     def __init__(self, start: int = 0) -> None:
         self.value = 0 + start
@@ -40,6 +46,12 @@ class Counter(Actor):
     @method
     async def unsendable(self) -> object:
         return object()
+
+    @method
+    async def empty(self) -> Basket:
+        basket = Basket(1)
+        basket.items = 0
+        return basket
 
     @method
     async def large(self) -> bytes:

@@ -283,7 +283,7 @@ class RpcEndpoint:
             environment.stopwatch,
             lambda error: raised_by_method(error, size_of)[1],
             lambda error: list(describe(error, size_of)),
-            size_of,
+            self.codec.encode_by_itself,
             self.host.workers,
         )
 

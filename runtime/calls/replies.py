@@ -12,6 +12,8 @@ from actors.errors import (
     CallError,
     DecodeError,
     EncodeError,
+    OutcomeUnknownError,
+    ReplyDecodeError,
     ReplyEncodeError,
 )
 from runtime.calls.error_codec import Plain, describe, raised_by_method, told_plainly
@@ -117,13 +119,15 @@ class ReplyEncoder:
             return error_frame(number, encoded, segments), own_copies(segments)  # noqa: ASYNC104
 
 
-def not_sent(what: str, error: BaseException) -> ReplyEncodeError:
-    """Return the error that ends a call whose outcome cannot be sent, because encoding it has
-    raised `error`. `what`: what ran, and its outcome. Raises `error` again if it is an interrupt of
-    the process.
+def not_sent(what: str, error: BaseException) -> OutcomeUnknownError:
+    """Return the error that ends a call whose outcome cannot be sent, or not be copied for a caller
+    on this node, because that has raised `error`. `what`: what ran, and its outcome. Raises `error`
+    again if it is an interrupt of the process.
     """
     if is_interrupt(error):
         raise error
-    refused = issubclass(type(error), EncodeError | DecodeError)
+    if issubclass(type(error), DecodeError):
+        return ReplyDecodeError(f"{what} cannot be read here: {text_of(error)}")
+    refused = issubclass(type(error), EncodeError)
     why = text_of(error) if refused else f"looking at it raised {summary_of(error)}"
     return ReplyEncodeError(f"{what} cannot be sent: {why}")

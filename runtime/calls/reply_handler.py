@@ -20,6 +20,7 @@ from actors.errors import (
     NotAMemberError,
     OutcomeUnknownError,
     ProtocolError,
+    ReplyDecodeError,
 )
 from actors.identifiers import ActorId
 from runtime.calls.actor_loads import ActorLoads
@@ -72,7 +73,7 @@ class ReplyHandler:
         except DecodeError as error:
             # The answer is there and cannot be read here: its call must still end, and we know only
             # its number.
-            self._on_unreadable(link, frame, error)
+            self._on_unreadable(link, frame, error, ran=True)
             return
         # Inline, for the hot path; see `answer_items`.
         items: Any = answer
@@ -104,7 +105,7 @@ class ReplyHandler:
         except DecodeError as error:
             description = self._texts_of(frame, error)
             if description is None:
-                self._on_unreadable(link, frame, error)
+                self._on_unreadable(link, frame, error, ran=False)
                 return
             said = b""
         number, code, plain, *_ = answer_items(description, 3)
@@ -198,20 +199,18 @@ class ReplyHandler:
             **facts(place),
         )
 
-    def _on_unreadable(self, link: Link, frame: Frame, error: DecodeError) -> None:
+    def _on_unreadable(self, link: Link, frame: Frame, error: DecodeError, *, ran: bool) -> None:
+        """End the call that a frame answers which cannot be read. `ran`: it has the result of the
+        method, and so the method ran.
+        """
         number = first_number(frame.control)
         table = self._routes.tables.get(link)
         call = table.take(number) if table is not None else None
         if call is not None:
-            place = call.place
-            self._fail(
-                call,
-                OutcomeUnknownError(
-                    f"{place.actor}.{place.method} answered, but its answer cannot be read here: "
-                    f"{error}",
-                    **facts(place),
-                ),
-            )
+            place, kind = call.place, ReplyDecodeError if ran else OutcomeUnknownError
+            what = "ran, but its result" if ran else "answered, but its answer"
+            text = f"{place.actor}.{place.method} {what} cannot be read here: {error}"
+            self._fail(call, kind(text, **facts(place)))
 
     def _fail(self, call: Waiting, error: CallError) -> None:
         call.fail(error)
@@ -298,7 +297,7 @@ class StreamItemHandler:
             link.post(cancel_frame(number))
             place = call.place
             text = f"{place.actor}.{place.method} yielded an item that cannot be read here: {item}"
-            call.fail(OutcomeUnknownError(text, **facts(place)))
+            call.fail(ReplyDecodeError(text, **facts(place)))
             wake(call)
             return
         call.arrive(item, frame_size(frame))

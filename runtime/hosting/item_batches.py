@@ -20,7 +20,13 @@ import trio
 
 from actors.actor import Actor
 from actors.class_names import class_name, is_one_of
-from actors.errors import BadArgumentsError, CallError, MethodNotFoundError, NotExecutedError
+from actors.errors import (
+    BadArgumentsError,
+    CallError,
+    EncodeError,
+    MethodNotFoundError,
+    NotExecutedError,
+)
 from actors.method import MethodDefinition
 from actors.short_repr import short_repr
 from runtime.environment import raise_alone
@@ -29,6 +35,7 @@ from runtime.hosting.cell import REPORTED, ActorCell, Invocation, RefusedElsewhe
 from runtime.hosting.filtered_methods import FilteredMethod
 from runtime.hosting.own_context import in_own_context
 from runtime.hosting.running_batch import (
+    ENCODED,
     NOT_STARTED,
     RAISED,
     REFUSED,
@@ -67,9 +74,8 @@ class ItemBatches:
     """The batches that run on one node.
 
     `describe`: turns an exception of a method into data, and `describe_refusal` an error of the
-    runtime. `size_of`: bytes of a value, None if it cannot be
-    sent. `workers`: run the calls of batches, and know whether another node may have the name of
-    an actor.
+    runtime. `encode_by_itself`: as the codec's. `workers`: run the calls of batches, and know
+    whether another node may have the name of an actor.
     """
 
     def __init__(
@@ -77,14 +83,14 @@ class ItemBatches:
         stopwatch: Callable[[], float],
         describe: Callable[[BaseException], object],
         describe_refusal: Callable[[CallError], object],
-        size_of: Callable[[object], int | None],
+        encode_by_itself: Callable[[object], bytes | None],
         workers: TaskWorkers,
     ) -> None:
         self._stopwatch = stopwatch
         self._workers = workers
         self._describe = describe
         self._describe_refusal = describe_refusal
-        self._size_of = size_of
+        self._encode_by_itself = encode_by_itself
         self._running: dict[tuple[str, str], RunningBatch] = {}
         self.judge: Callable[[Invocation, Rows], Awaitable[None]] | None = None
         """Judges the items of a large batch; None while the application has no `authorize`. Set by
@@ -316,7 +322,9 @@ class ItemBatches:
     def _sendable(self, outcome: Outcome) -> Outcome:
         code, value = outcome
         if code == RAISED:
-            return [RAISED, self._describe(cast("BaseException", value))]
+            described: Outcome = [RAISED, self._describe(cast("BaseException", value))]
+            # A description can be encoded. If it cannot, that is the outcome of the whole batch.
+            return guarded(lambda: self._encoded(described), lambda error: described)
         if code == REFUSED:
             return [REFUSED, self._describe_refusal(cast("CallError", value))]
         # Guarded as a whole: already to ask what it is runs code of its class and metaclass.
@@ -331,8 +339,17 @@ class ItemBatches:
             # awaits it here.
             cast("Coroutine[Any, Any, object]", value).close()
             return [UNSENDABLE, "it is a coroutine that was not awaited"]
-        fits = self._size_of(value) is not None
-        return outcome if fits else [UNSENDABLE, f"a {class_name(type(value))}"]
+        try:
+            return self._encoded(outcome)
+        except EncodeError:
+            return [UNSENDABLE, f"a {class_name(type(value))}"]
+
+    def _encoded(self, outcome: Outcome) -> Outcome:
+        """Return an outcome encoded, if the caller's process may be unable to build it. Raises
+        EncodeError.
+        """
+        encoded = self._encode_by_itself(outcome)
+        return outcome if encoded is None else [ENCODED, encoded]
 
 
 def _checked(cell: ActorCell, method: object, rows: object) -> tuple[MethodDefinition, Rows]:

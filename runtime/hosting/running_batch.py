@@ -8,10 +8,11 @@ from contextvars import copy_context
 
 from actors.actor import Actor
 
-RETURNED, RAISED, NOT_STARTED, UNSENDABLE, REFUSED = range(5)
+RETURNED, RAISED, NOT_STARTED, UNSENDABLE, REFUSED, ENCODED = range(6)
 """How an item ended: with its value; with a description of the exception; not run at all; with a
 value that cannot be sent, and the reason; or by a filter, with the description of an error of the
-runtime.
+runtime. `ENCODED`: with the outcome that the bytes beside it are. So one that the caller's process
+cannot build costs no other item its outcome.
 """
 
 Rows = list[list[object]]

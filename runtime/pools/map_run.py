@@ -17,14 +17,12 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
-    Sequence,
 )
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import attrs
 import trio
 
-from actors.class_names import is_one_of, module_name
 from actors.errors import (
     ActorDiedError,
     ActorNotFoundError,
@@ -47,9 +45,9 @@ from actors.errors import (
     NotExecutedError,
     OutcomeUnknownError,
     OwnerDiedError,
-    ProtocolError,
     ReferenceReleasedError,
     RemoteError,
+    ReplyDecodeError,
     ReplyEncodeError,
     StaleEpochError,
     UnderstudyError,
@@ -61,15 +59,16 @@ from actors.pools import MapCounts, OnError
 from actors.reference import Reference, wait_any
 from actors.retry import RetryPolicy
 from runtime.calls.arguments import refused
-from runtime.calls.error_codec import RAISED as RAISED_CODE
-from runtime.calls.error_codec import CallPlace, place_of, rebuild
-from runtime.hosting.running_batch import RAISED, REFUSED, RETURNED, UNSENDABLE
+from runtime.calls.error_codec import place_of
+from runtime.hosting.running_batch import RETURNED
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
+from runtime.pools.answers import AnswerReader
 from runtime.pools.batch_sizes import Batch
 from runtime.pools.journal_driver import JournalDriver
 from runtime.pools.map_schedule import MapSchedule
 from runtime.pools.members import PoolMembers
 from runtime.pools.progress_bar import show_progress
+from runtime.pools.weights import weight
 from runtime.user_errors import is_cancellation, is_interrupt
 from runtime.wire.exceptions import annotate
 
@@ -112,15 +111,6 @@ _GONE = (
     StaleEpochError,
 )
 """Refusals whose cause is the member, and not the item."""
-
-NUMBERS: frozenset[type] = frozenset({bool, float, int, type(None)})
-"""Types whose values all weigh the same."""
-
-PAIR_TYPES = frozenset({list, tuple})
-"""Types in which members report on an item: members of earlier versions send tuples."""
-
-_CONTAINERS = PAIR_TYPES | {dict}
-_SEQUENCES: frozenset[type] = frozenset({bytes, bytearray, str})
 
 _ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
 """What a reader's loop takes for the end of the results. As a generator does, a map raises another
@@ -181,6 +171,7 @@ class MapRun:
         least, most = definition.arity
         self._is_simple = journal is None and not options.spread and least <= 1 <= most
         """True if each item is the one argument of a method that takes one, and none is known."""
+        self._answers = AnswerReader(members.endpoint.codec, definition.name)
         self._wake = trio.Event()
         self._room: trio.Event | None = None
         """What the source's reader waits for, while it does."""
@@ -546,7 +537,8 @@ class MapRun:
             schedule.on_refused(batch, error, gone=gone)
             if gone:
                 self._rest(nursery, member)
-        except CallTimeoutError as error:
+        except (CallTimeoutError, ReplyDecodeError, ReplyEncodeError) as error:
+            # Its member lives.
             schedule.on_failed(batch, error, now())
         except OutcomeUnknownError as error:
             gone = isinstance(error, _DEATHS)
@@ -592,21 +584,11 @@ class MapRun:
             self._single = True
             self.schedule.on_no_batches(batch)
             return
-        seconds, codes, values = checked_answer(answer, len(items))
-        outcomes = (
-            [
-                (code, value)
-                if code == RETURNED
-                else self._failure(code, value, item.index, member)
-                for code, value, item in zip(codes, values, items, strict=True)
-            ]
-            if any(codes)
-            else list(zip(codes, values, strict=True))
+        seconds, outcomes, size = self._answers.read(
+            answer, items, member, self._members.node_of(member)
         )
         # Those that were given back meanwhile are not the batch's any more.
-        self.schedule.on_done(
-            batch, outcomes[: len(batch.items)], seconds, now(), total_weight(values)
-        )
+        self.schedule.on_done(batch, outcomes[: len(batch.items)], seconds, now(), size)
 
     async def _kept(self, call: Awaitable[Reference[object]]) -> Reference[object]:
         """Return the reference to a result once that is there. Raises what the call has raised, and
@@ -632,26 +614,6 @@ class MapRun:
             first.args,
             {},
         )
-
-    def _failure(self, code: int, value: object, index: int, member: ActorId) -> tuple[int, object]:
-        name, node = self._definition.name, self._members.node_of(member)
-        place = CallPlace(member.name, name, node, member.epoch)
-        find_class = self._members.endpoint.codec.find_class
-        if code == RAISED:
-            return code, rebuild(RAISED_CODE, value, place, find_class)
-        if code == REFUSED:
-            kind, plain = cast("list[object]", value) if is_pair(value) else (None, None)
-            return code, rebuild(kind, plain, place, find_class)
-        if code == UNSENDABLE:
-            return code, ReplyEncodeError(
-                f"{member.name}.{name} ran for item {index}, but its result cannot be sent: "
-                f"{value}",
-                actor=member.name,
-                method=name,
-                node=node,
-                epoch=member.epoch,
-            )
-        return code, value
 
     async def _recall(self, batch: Batch) -> None:
         member = cast("ActorId", batch.member)
@@ -686,56 +648,6 @@ def references_of(args: tuple[object, ...]) -> list[Reference[object]]:
         for argument in args
         if issubclass(type(argument), Reference)
     ]
-
-
-def weight(value: object) -> int:
-    """How many bytes a value takes, about: of large ones, which are plain texts, bytes and arrays,
-    or containers of them.
-    """
-    kind = type(value)
-    if is_one_of(kind, NUMBERS):
-        return 8
-    if is_one_of(kind, _SEQUENCES):
-        return len(cast("bytes", value))
-    if is_one_of(kind, PAIR_TYPES):
-        items = cast("list[object]", value)
-        return 8 * len(items) + sum(
-            weight(item) for item in items[:100] if not is_one_of(type(item), _CONTAINERS)
-        )
-    size = getattr(value, "nbytes", 0) if module_name(kind) == "numpy" else 0
-    return size if isinstance(size, int) else 0
-
-
-def total_weight(values: Sequence[object]) -> int:
-    """The sum of the weights of results, most of which are numbers."""
-    if NUMBERS.issuperset(map(type, values)):
-        return 8 * len(values)
-    return sum(map(weight, values))
-
-
-def is_pair(value: object) -> bool:
-    """True for two values, as an error of the runtime is described."""
-    return is_one_of(type(value), PAIR_TYPES) and len(cast("list[object]", value)) == 2
-
-
-def checked_answer(answer: object, count: int) -> tuple[float, list[int], list[object]]:
-    """Check a member's answer to a batch of `count` items, and return the seconds that it took, and
-    the code and the value of each item. Raises ProtocolError for a malformed answer.
-    """
-    if (
-        isinstance(answer, list | tuple)
-        and len(cast("list[object]", answer)) == 2
-        and isinstance(answer[0], int | float)
-        and isinstance(answer[1], list)
-        and len(cast("list[object]", answer[1])) == count
-    ):
-        outcomes = cast("list[list[object]]", answer[1])
-        if PAIR_TYPES.issuperset(map(type, outcomes)) and {2}.issuperset(map(len, outcomes)):
-            codes = [outcome[0] for outcome in outcomes]
-            if {int}.issuperset(map(type, codes)):
-                values = [outcome[1] for outcome in outcomes]
-                return float(answer[0]), cast("list[int]", codes), values
-    raise ProtocolError(f"a member answers {count} items with what is not a list of outcomes")
 
 
 class MapResults(AsyncIterator[R], Generic[R]):

@@ -24,6 +24,7 @@ from actors.errors import (
     PoisonedItemError,
 )
 from actors.pools import MapCounts
+from runtime.hosting.running_batch import NOT_STARTED, REFUSED, RETURNED
 from runtime.pools.batch_sizes import BATCH_SECONDS, Batch, BatchSizes, KnownPace, MemberPace
 from runtime.pools.held_items import HeldItems, MapItem
 from runtime.pools.waiting_items import WaitingItems
@@ -49,9 +50,6 @@ MOST_HELD_BYTES = 64 * 1024 * 1024
 """Bounds of the automatic window: items that were taken from the source and whose results were not
 given yet, and their bytes.
 """
-
-RETURNED, RAISED, NOT_STARTED, UNSENDABLE, REFUSED = range(5)
-"""What a member says of each item of a batch; see `runtime.hosting.running_batch`."""
 
 
 class MapSchedule:

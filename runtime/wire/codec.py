@@ -41,11 +41,15 @@ from runtime.wire.tags import (
     ARGUMENTS,
     ARRAY,
     BUILTIN_TAGS,
+    DATETIME,
+    ENUM,
     MESSAGE,
     OWN_TAGS,
     SEGMENT,
     SPILLED,
+    TIME,
     TUPLE,
+    head_of,
 )
 from runtime.wire.unreadable import UnreadablePlace, UnreadableSearch
 
@@ -59,6 +63,14 @@ more.
 
 _LONGEST_BYTES = MAX_IN_PLACE - 16
 """With their heads, and that of the arguments, these are within `MAX_IN_PLACE`."""
+
+_ARGUMENTS_HEAD = head_of(ARGUMENTS) + TWO_ITEMS
+"""What the arguments of a call begin with, if it has keyword arguments."""
+
+_BUILT_HEADS = tuple(map(head_of, (MESSAGE, ENUM, DATETIME, TIME)))
+"""What values begin with that depend on the classes, or the time zones, of the process that reads
+them.
+"""
 
 _QUALIFIED_NAME = cast("Any", vars(type)["__qualname__"])
 
@@ -152,6 +164,7 @@ class Codec:
             readers[extension.tag] = extension.from_plain
         self._readers = {tag: _callback(reader) for tag, reader in readers.items()}
         self._extensions = frozenset(extension.tag for extension in extensions)
+        self._extension_heads = tuple(map(head_of, sorted(self._extensions)))
         self._without_segments = self._decoders(())
         self._skimming = self._skimmers()
 
@@ -177,6 +190,22 @@ class Codec:
             return encoded
         return self._beside(encoded, segments, path)
 
+    def encode_by_itself(self, value: object) -> bytes | None:
+        """Return the CBOR item for `value` if another process may be unable to build something in
+        it, such as a message. So the reader of several values can decode each by itself, at any
+        time.
+
+        Returns None for other values, for those with segments, and for those with values of
+        extensions, which are to be decoded in the frame that they arrive with. Raises EncodeError.
+        """
+        segments: list[Buffer] = []
+        encoded = self.encode(value, segments)
+        if segments or not any(head in encoded for head in _BUILT_HEADS):
+            return None
+        # May be found in the bytes of a text as well: then the value is encoded by itself for
+        # nothing, or is not.
+        return None if any(head in encoded for head in self._extension_heads) else encoded
+
     def encode_arguments(
         self, args: tuple[object, ...], kwargs: Mapping[str, object], segments: list[Buffer]
     ) -> bytes:
@@ -200,10 +229,9 @@ class Codec:
             if error.path.startswith("."):
                 raise EncodeError(str(error)[1:], path=error.path[1:]) from None
             raise
-        # A tag of two bytes, then an array of two items that are encoded already: to encode them
-        # once more, as one item, would cost as much again.
-        head = b"\xd9" + ARGUMENTS.to_bytes(2, "big") + TWO_ITEMS
-        return self._completed(head + positional + keywords, segments, "args")
+        # An array of two items that are encoded already: to encode them once more, as one item,
+        # would cost as much again.
+        return self._completed(_ARGUMENTS_HEAD + positional + keywords, segments, "args")
 
     def encode_scalars(self, args: tuple[object, ...]) -> bytes | None:
         """Like `encode_arguments`, for the hot path: encodes arguments that are all plain and

@@ -5,6 +5,8 @@ expressions, e-mails, references that make cycles. Each decoder refuses them, an
 its own. Left out are 2 and 3, integers of more than 64 bits, which are plain data.
 """
 
+from cbor2 import CBORTag, dumps
+
 # Peers of other versions and stored values contain these numbers: a new tag gets a new number, and
 # none is given a second meaning.
 
@@ -32,3 +34,8 @@ CONVERTED = "converted"
 """Follows the content of a value that a converter made, so that a process without that converter
 can say what it lacks.
 """
+
+
+def head_of(tag: int) -> bytes:
+    """Return the bytes with which an item with this tag begins."""
+    return dumps(CBORTag(tag, 0))[:-1]

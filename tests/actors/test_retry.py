@@ -23,6 +23,8 @@ from actors.errors import (
     NotExecutedError,
     Outcome,
     RemoteError,
+    ReplyDecodeError,
+    ReplyEncodeError,
     StaleEpochError,
 )
 from actors.messages import message_type
@@ -236,6 +238,20 @@ def test_a_refusal_that_a_repeat_would_meet_again_is_final(error: Exception) -> 
         "not repeatable"
     )
     assert budget.tokens == 10
+
+
+@pytest.mark.parametrize("error", [ReplyDecodeError("odd"), ReplyEncodeError("a socket")])
+def test_what_has_answered_is_not_repeated_and_is_no_failure_of_its_target(
+    error: Exception,
+) -> None:
+    budget = RetryBudget()
+    budget.failed()
+    policy = RetryPolicy(max_retries=5, repeat_unknown=True)
+    calls = schedule(policy, idempotent=True)
+    decision = calls.failed("unknown", error, 0.0, 0.5, budget)
+    assert decision == GiveUp("not repeatable")
+    assert calls.explain(decision, budget) == "a repeat would end in the same way"
+    assert budget.tokens > 9
 
 
 class _RemoteValueError(RemoteError, ValueError):

@@ -315,8 +315,7 @@ def test_modules_of_messages_are_imported_by_option_and_missing_ones_are_reporte
     # Nobody has imported it where the answer arrives.
     done = shell.run_python("guest.py", address)
     assert (
-        f"OutcomeUnknownError cook.give answered, but its answer cannot be read here: {told}"
-        in done.stdout
+        f"ReplyDecodeError cook.give ran, but its result cannot be read here: {told}" in done.stdout
     )
     assert "ExceptionGroup both" in done.stdout
     assert "It is no BurntError here: menu:BurntError is not known to the process" in done.stdout

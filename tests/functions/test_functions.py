@@ -71,7 +71,7 @@ async def noted(path: Path, *, lines: int = 1) -> list[str]:
 async def test_a_result_that_cannot_be_read_is_that_of_the_function(node: Node) -> None:
     with trio.fail_after(60):
         with pytest.raises(
-            OutcomeUnknownError, match=r"^tests\.functions\.functions_used:sold_out answered, but"
+            OutcomeUnknownError, match=r"^tests\.functions\.functions_used:sold_out ran, but"
         ):
             await node.run(used.sold_out)
 

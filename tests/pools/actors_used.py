@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from typing import ClassVar
+from typing import ClassVar, Self
 
+import attrs
 import trio
 
 from actors import Actor, message, method
@@ -15,6 +16,25 @@ from actors import Actor, message, method
 @message
 class NoSuchShapeError(Exception):
     """Of the tests' own."""
+
+
+@message
+@attrs.frozen
+class Shape:
+    """With fewer than three sides it can be made, sent, and not be built again."""
+
+    sides: int = attrs.field(validator=attrs.validators.ge(3))
+
+    @classmethod
+    def of(cls, sides: int) -> Self:
+        made = cls(3)
+        object.__setattr__(made, "sides", sides)
+        return made
+
+
+@message
+class ShapeError(Exception):
+    """Holds a shape."""
 
 
 class Squares(Actor):
@@ -94,6 +114,22 @@ class Squares(Actor):
     @method
     async def unsendable(self, item: int) -> object:
         return socket if item == 2 else item
+
+    @method
+    async def shape(self, item: int) -> list[Shape]:
+        self.ran.append(item)
+        return [Shape.of(item)]
+
+    @method(idempotent=True)
+    def shape_in_thread(self, item: int) -> Shape:
+        self.ran.append(item)
+        return Shape.of(item)
+
+    @method
+    def misshapen(self, item: int) -> int:
+        if item % 2:
+            raise ShapeError(f"of item {item}", Shape.of(item))
+        return item
 
     @method
     def exit(self, item: int) -> int:

@@ -10,9 +10,10 @@ from collections import Counter
 import attrs
 
 from actors.errors import NodeDiedError, NotExecutedError, PoisonedItemError
+from runtime.hosting.running_batch import NOT_STARTED, RAISED, RETURNED
 from runtime.pools.batch_sizes import Batch
 from runtime.pools.held_items import MapItem
-from runtime.pools.map_schedule import MOST_DEATHS, NOT_STARTED, RAISED, RETURNED, MapSchedule
+from runtime.pools.map_schedule import MOST_DEATHS, MapSchedule
 
 RETRY_SECONDS = 0.1
 """How long an item that has raised waits, at least."""

@@ -29,13 +29,14 @@ from actors.errors import (
 from actors.pools import JournalSummary
 from runtime import AlreadyDone
 from runtime.environment import SystemEnvironment
+from runtime.hosting.running_batch import RETURNED
 from runtime.membership.journals import DRIVERS, HEADS, Journals
 from runtime.membership.owed_deletions import GIVE_BACK_AFTER, OwedDeletions
 from runtime.pools import journal as journal_module
 from runtime.pools.held_items import HeldItems, MapItem
 from runtime.pools.journal import ItemCodec, MapJournal
 from runtime.pools.journal_service import list_journals
-from runtime.pools.map_schedule import RETURNED, MapSchedule
+from runtime.pools.map_schedule import MapSchedule
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.wire.codec import Codec
 from tests.live_pair import Pair

@@ -14,14 +14,12 @@ from actors.errors import (
     OutcomeUnknownError,
     PoisonedItemError,
 )
+from runtime.hosting.running_batch import NOT_STARTED, RAISED, RETURNED
 from runtime.pools.batch_sizes import BATCH_SECONDS, Batch, KnownPace
 from runtime.pools.held_items import MapItem
 from runtime.pools.map_schedule import (
     LEAST_WINDOW,
     MOST_REFUSALS,
-    NOT_STARTED,
-    RAISED,
-    RETURNED,
     MapSchedule,
 )
 from runtime.pools.waiting_items import LOOK_AHEAD, PLACE_SECONDS

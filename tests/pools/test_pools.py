@@ -27,8 +27,10 @@ from actors.errors import (
     PoisonedItemError,
     PoolStoppedError,
     RemoteError,
+    ReplyDecodeError,
     ReplyEncodeError,
 )
+from actors.options import Isolation
 from actors.pools import MapChanges
 from runtime import open_node
 from runtime.node import Node, internals_of
@@ -37,6 +39,8 @@ from tests.live_pair import Pair
 from tests.pools.actors_used import (
     Driver,
     NoSuchShapeError,
+    Shape,
+    ShapeError,
     Squares,
     Unstartable,
     triple,
@@ -178,6 +182,44 @@ async def test_a_result_that_cannot_be_sent_is_that_of_its_item_alone(pair: Pair
     assert [found[0], found[1], found[3]] == [0, 1, 3]
     assert isinstance(found[2], ReplyEncodeError)
     assert "item 2" in str(found[2])
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+@pytest.mark.parametrize("on", ["here", "there"])
+@pytest.mark.parametrize("function", [Squares.shape, Squares.shape_in_thread])
+async def test_a_result_that_cannot_be_built_here_is_that_of_its_item_alone(
+    pair: Pair, function: Any, on: str, isolation: Isolation
+) -> None:
+    pool = await pair.here.pool(None, Squares, size=1, on=on, isolation=isolation)
+    items = [3, 1, 4, 2, 5]
+    retry = RetryPolicy(max_retries=3, repeat_unknown=True)
+    found: list[Any] = await everything(
+        pool.map(function, items, on_error="return", batch=5, retry=retry)
+    )
+    built = [Shape(3), Shape(4), Shape(5)]
+    assert found[::2] == ([[one] for one in built] if function is Squares.shape else built)
+    for index in (1, 3):
+        assert type(found[index]) is ReplyDecodeError
+        assert f"for item {index}" in str(found[index])
+        assert "'sides' must be >= 3" in str(found[index])
+    # What has certainly run is not repeated, whatever the policy says of unknown outcomes.
+    assert [answer.value for answer in await pool.call_all(Squares.noted)] == [items]
+
+
+@pytest.mark.parametrize("on", ["here", "there"])
+async def test_what_an_error_holds_that_cannot_be_built_here_costs_its_item_no_error(
+    pair: Pair, on: str
+) -> None:
+    pool = await pair.here.pool(None, Squares, size=1, on=on)
+    found: list[Any] = await everything(
+        pool.map(Squares.misshapen, range(7), on_error="return", batch=7)
+    )
+    assert found[::2] == [0, 2, 4, 6]
+    for index in (1, 3, 5):
+        assert isinstance(found[index], RemoteError)
+        assert f"of item {index}" in str(found[index])
+    assert isinstance(found[3], ShapeError)
+    assert found[3].args[1] == Shape(3)
 
 
 async def test_starmap_takes_tuples_and_says_which_does_not_fit(pair: Pair) -> None:
