@@ -115,12 +115,15 @@ def _named(
     for calls of the runtime itself.
     """
     actor, method = parts[1], parts[3]
-    if len(steps) < 2 or steps[0] != _ARGUMENTS or not isinstance(actor, str):
+    if len(steps) < 2 or steps[0] != _ARGUMENTS:
+        return "", ""
+    # The whole was not read, so that nothing has checked what a peer sends in their places.
+    if type(actor) is not str or type(method) is not str:
         return "", ""
     if (actor, method) in STARTING:
-        return _of_start(codec, str(method), parts[_ARGUMENTS], steps[1:])
+        return _of_start(codec, method, parts[_ARGUMENTS], steps[1:])
     cell = host.cells.get(actor)
-    definition = cell.methods.get(str(method)) if cell is not None and not cell.system else None
+    definition = cell.methods.get(method) if cell is not None and not cell.system else None
     if cell is None or definition is None or cell.address.class_path.startswith(_OF_RUNTIME):
         return "", ""
     signature = guarded(lambda: definition.signature, lambda failure: None)

@@ -548,12 +548,22 @@ class Codec:
         except BaseException as error:  # noqa: ASYNC103  no checkpoint
             if is_interrupt(error):
                 raise
-            _raise_cause(error)  # noqa: ASYNC104
-        value, sentinel = cast("list[object]", pair)
-        # Compare the type first: another object may define its own equality (an array does).
-        if type(sentinel) is not bytes or sentinel != self._sentinel:
-            raise ProtocolError("the control part of a frame holds more, or less, than one item")
-        return value
+            failure = _failure_in(error)  # noqa: ASYNC104
+        else:
+            value, sentinel = cast("list[object]", pair)
+            # Compare the type first: another object may define its own equality (an array does).
+            if type(sentinel) is not bytes or sentinel != self._sentinel:
+                raise ProtocolError(
+                    "the control part of a frame holds more, or less, than one item"
+                )
+            return value
+        # Not in the handler: cbor2's error has this one as its cause, and it would have cbor2's as
+        # its context. Such a circle, with the bytes in its frames, waits for the cyclic collector.
+        try:
+            raise failure
+        finally:
+            # No circle with this frame, which the traceback has.
+            del failure
 
     def _decoders(self, segments: Sequence[Segment]) -> dict[int, _Callback]:
         """The callbacks for one decoding."""
@@ -636,13 +646,13 @@ def _of_arguments(value: object) -> object:
     return value
 
 
-def _raise_cause(error: BaseException) -> NoReturn:
-    """Raise the error that one of our callbacks raised inside cbor2, which wraps it; for any other,
-    raise a ProtocolError.
+def _failure_in(error: BaseException) -> BaseException:
+    """Return the error that one of our callbacks raised inside cbor2, which wraps it; for any other,
+    a ProtocolError.
     """
     cause: BaseException | None = error
     while cause is not None:
         if issubclass(type(cause), DecodeError | ProtocolError):
-            raise cause
+            return cause
         cause = cause.__cause__
-    raise ProtocolError(f"a control part that cannot be decoded: {text_of(error)}") from None
+    return ProtocolError(f"a control part that cannot be decoded: {text_of(error)}")

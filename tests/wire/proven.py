@@ -843,7 +843,7 @@ class Run:
             async with trio.open_nursery() as nursery:
                 for _ in range(PEERS):
                     nursery.start_soon(self._peers, node, address, sound, log)
-                nursery.start_soon(self._clear, node, healthy)
+                nursery.start_soon(self._clear, log, node, healthy)
             self.over = True
 
     async def _peers(self, node: Node, address: str, sound: list[Frame], log: Log) -> None:
@@ -870,9 +870,9 @@ class Run:
             self.report.healthy += 1
             await trio.lowlevel.checkpoint()
 
-    async def _clear(self, *nodes: Node) -> None:
-        """Stop what spawns of fuzzing peers have started, until all is done."""
-        while self.report.frames < self.count:
+    async def _clear(self, log: Log, *nodes: Node) -> None:
+        """Stop what spawns of fuzzing peers have started, until all is done, or something wrong."""
+        while self.report.frames < self.count and not log.wrong:
             await trio.sleep(0.25)
             if not self.before and self.report.frames > min(self.count // 10, 20_000):
                 self.before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

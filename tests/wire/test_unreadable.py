@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from itertools import count
 from typing import Any
 
 import attrs
+import cbor2
 import pytest
 
 from actors import register_converter
-from actors.errors import DecodeError
+from actors.errors import DecodeError, ProtocolError
 from actors.messages import message
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer
@@ -84,3 +87,28 @@ def test_nothing_is_said_of_what_fails_in_another_way_the_second_time() -> None:
 
 def test_what_is_part_of_a_key_is_found_among_keys_and_values() -> None:
     assert place_in([{(1, lost()): 2}]) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "control",
+    [
+        CODEC.encode([1, lost()], []),
+        CODEC.encode([1, {lost(): 2}], []),
+        cbor2.dumps([cbor2.CBORTag(77, 1)]),
+        b"\x82\x01",
+        b"\xff",
+    ],
+    ids=["a value", "a key", "a tag", "an end", "no item"],
+)
+def test_what_cannot_be_read_is_freed_with_its_error(control: bytes) -> None:
+    """Its error is in no circle: the frames of the traceback have the bytes that a peer has sent,
+    and would keep them until the cyclic collector comes.
+    """
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(DecodeError, ProtocolError):
+            CODEC.decode(control)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
