@@ -168,6 +168,22 @@ async def test_one_way_calls_of_services_are_limited_by_peer(
     await until(lambda: not running, "no call is counted any more", every=0.001)
 
 
+async def test_a_one_way_call_that_a_service_refuses_is_one_line_without_a_traceback(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = hostile(pair, ReferenceService, REFERENCE_SERVICE)
+    with caplog.at_level(logging.INFO, "understudy"):
+        await service.call_and_keep.send(["here", 1, b"none"], "append", [1], {})
+        await until(lambda: "has refused a one-way call" in caplog.text, "it is refused")
+    (line,) = [one for one in caplog.records if "one-way" in one.getMessage()]
+    assert line.levelno == logging.WARNING
+    assert line.getMessage().startswith(
+        "@references.call_and_keep has refused a one-way call from there: ReferenceReleasedError: "
+    )
+    assert "\n" not in line.getMessage()
+    assert "Traceback" not in caplog.text
+
+
 class Talkative(Actor):
     """Answers at length."""
 
