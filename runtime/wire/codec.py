@@ -647,8 +647,8 @@ def _of_arguments(value: object) -> object:
 
 
 def _failure_in(error: BaseException) -> BaseException:
-    """Return the error that one of our callbacks raised inside cbor2, which wraps it; for any other,
-    a ProtocolError.
+    """Return the error that one of our callbacks raised inside cbor2, which wraps it; a
+    ProtocolError for any other.
     """
     cause: BaseException | None = error
     while cause is not None:
