@@ -173,7 +173,7 @@ async def test_a_one_way_call_that_a_service_refuses_is_one_line_without_a_trace
 ) -> None:
     service = hostile(pair, ReferenceService, REFERENCE_SERVICE)
     with caplog.at_level(logging.INFO, "understudy"):
-        await service.call_and_keep.send(["here", 1, "none"], "append", [1], {})
+        await service.call_and_keep.send(["here", 1, 1], "append", [1], {})
         await until(lambda: "has refused a one-way call" in caplog.text, "it is refused")
     (line,) = [one for one in caplog.records if "one-way" in one.getMessage()]
     assert line.levelno == logging.WARNING
