@@ -100,8 +100,11 @@ def _compare_quickly(keys: Collection[object]) -> bool:
     return not any(times[hash(key)] > 1 and _has_large_integer(key) for key in keys)
 
 
-def _is_plain_key(key: object) -> bool:
+def _is_plain_key(key: Any) -> bool:
     """True if no code of users runs when this is hashed, or compared."""
+    # The recursion ends where the decoded value does, which has a limit on its depth.
+    if isinstance(key, tuple) or type(key) is frozenset:
+        return all(map(_is_plain_key, cast("Any", key)))
     return message_type(type(key)) is None and converter_of(type(key)) is None
 
 

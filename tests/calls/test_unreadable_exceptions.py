@@ -11,7 +11,13 @@ import pytest
 import trio
 
 from actors import Actor, message, method, register_converter
-from actors.errors import RemoteError
+from actors.errors import (
+    BadArgumentsError,
+    ConnectionLostError,
+    EncodeError,
+    OutcomeUnknownError,
+    RemoteError,
+)
 from runtime.calls.error_codec import RAISED, CallPlace, rebuild, without_values
 from tests.live_pair import Pair
 
@@ -28,6 +34,19 @@ def crate_of(kind: str) -> Crate:
 register_converter(Crate, lambda crate: crate.kind, crate_of)
 
 
+class Seal:
+    """Those of one node are different; on their way they become equal."""
+
+
+SEAL = Seal()
+
+register_converter(Seal, lambda seal: None, lambda data: SEAL)
+
+
+def two_seals() -> dict[tuple[object, ...], str]:
+    return {(Seal(), side): "sealed" for side in (1, 1)}
+
+
 @message
 class EmptyShelfError(Exception):
     def __init__(self, crate: Crate) -> None:
@@ -36,6 +55,14 @@ class EmptyShelfError(Exception):
 
 
 class Depot(Actor):
+    def __init__(self) -> None:
+        self._counted = 0
+
+    @method
+    async def count(self) -> int:
+        self._counted += 1
+        return self._counted
+
     @method
     async def take(self) -> int:
         raise ValueError("no stock", Crate("stone"))
@@ -44,6 +71,14 @@ class Depot(Actor):
     async def look(self) -> AsyncIterator[int]:
         yield 1
         raise ValueError("no stock", Crate("stone"))
+
+    @method
+    async def compare(self, seals: object = None) -> None:
+        raise ValueError("two seals", two_seals())
+
+    @method
+    async def compare_in_sets(self) -> dict[object, str]:
+        return {frozenset(one): side for one, side in two_seals().items()}
 
     @method
     async def empty(self) -> None:
@@ -85,6 +120,23 @@ async def test_what_was_raised_arrives_as_text(pair: Pair, where: str, way: str)
     assert "raise ValueError" in error.remote_traceback
     assert "could not be rebuilt here" in _notes(error)
     assert "there are no stones here" in _notes(error)
+
+
+async def test_keys_that_become_equal_on_their_way_end_only_the_call(
+    pair: Pair, where: str
+) -> None:
+    depot = await pair.here.options(on=where).spawn(Depot)
+    with trio.fail_after(60):
+        with pytest.raises(RemoteError, match="two seals") as caught:
+            await depot.compare()
+        assert isinstance(caught.value, ValueError)
+        with pytest.raises(OutcomeUnknownError, match="a key that occurs twice") as unknown:
+            await depot.compare_in_sets()
+        assert not isinstance(unknown.value, ConnectionLostError)
+        with pytest.raises((EncodeError, BadArgumentsError), match="a key that occurs twice"):
+            await depot.compare(two_seals())
+        # The link to the node has stayed.
+        assert await depot.count() == 1
 
 
 async def test_a_class_of_the_users_is_not_built_without_what_it_holds(
