@@ -27,6 +27,7 @@ import actors
 from actors.class_names import bases, class_name, is_one_of, own_attributes, qualified_name
 from actors.errors import UnderstudyError
 from actors.short_repr import MOST_OBJECTS, objects_in, short_repr
+from runtime.error_to_raise import ErrorToRaise
 from runtime.printable import many
 from runtime.source_lines import known_line, module_of, places
 
@@ -169,22 +170,17 @@ class Ran(Generic[T]):
     __slots__ = ("_error", "_result")
 
     def __init__(self, function: Callable[[], T]) -> None:
-        self._error: BaseException | None = None
+        self._error: ErrorToRaise | None = None
         try:
             self._result = function()
         except BaseException as error:  # noqa: ASYNC103
             # Raised by `value`; no interrupt comes to a thread.
-            self._error = error
+            self._error = ErrorToRaise(error)
 
     def value(self) -> T:
         """Return what it returned. Raises what it raised."""
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                # No circle with this frame, which the traceback has.
-                del error
+        if self._error is not None:
+            self._error.raise_it()
         return self._result
 
 

@@ -179,6 +179,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "annotation_checks",
         "async_blocks",
         "environment",
+        "error_to_raise",
         "faults",
         "http_connections",
         "http_hosts",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import trio
 
@@ -17,6 +17,7 @@ from actors.errors import CallTimeoutError, DeadlineExceededError
 from actors.filters import Call, CallKind, Filter
 from actors.method import Bound, BoundMethod, BoundStream, Caller, Stream
 from actors.reference import Reference
+from runtime.error_to_raise import ErrorToRaise
 from runtime.hosting.filtered_run import FilteredRun
 from runtime.user_errors import is_cancellation, is_interrupt
 
@@ -175,10 +176,11 @@ class _StreamFilters:
         self.ready = trio.Event()
         """Set when they have gone on, or will not any more."""
         self.over = trio.Event()
-        self.error: BaseException | None = None
+        self.error: ErrorToRaise | None = None
+        """What they have raised, which is raised at the reader."""
         self._scope = trio.CancelScope()
         self._items_over = trio.Event()
-        self._items_error: BaseException | None = None
+        self._items_error: ErrorToRaise | None = None
 
     @property
     def has_gone_on(self) -> bool:
@@ -193,7 +195,7 @@ class _StreamFilters:
         except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
             if is_cancellation(error) or is_interrupt(error):
                 raise
-            self.error = error
+            self.error = ErrorToRaise(error)
         finally:
             self.ready.set()
             self.over.set()
@@ -203,31 +205,17 @@ class _StreamFilters:
         on trio's clock. May be called again, with less time: of the errors only the first counts.
         """
         if not self._items_over.is_set():
-            self._items_error = error
+            self._items_error = None if error is None else ErrorToRaise(error)
             self._items_over.set()
         # Also of filters that run on already: their reader, which waited for them, was cancelled.
         self._scope.deadline = min(self._scope.deadline, within)
-
-    def raise_error(self) -> NoReturn:
-        """Raise what they have raised. It is not kept: they are in the frames of its traceback."""
-        error, self.error = self.error, None
-        assert error is not None
-        try:
-            raise error
-        finally:
-            del error
 
     async def _around(self) -> None:
         self.context = CURRENT.get()
         self.ready.set()
         await self._items_over.wait()
-        error, self._items_error = self._items_error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                # No circle with this frame, which the traceback has.
-                del error
+        if self._items_error is not None:
+            self._items_error.raise_it()
 
 
 class FilteredStream(Stream[T]):
@@ -325,7 +313,7 @@ class FilteredStream(Stream[T]):
         if filters.error is not None:
             # Raised here, and not once more when the stream is finished.
             self._over = True
-            filters.raise_error()
+            filters.error.raise_it()
         if not filters.has_gone_on:
             self._end(None)
             if filters.over.is_set():
@@ -351,8 +339,8 @@ class FilteredStream(Stream[T]):
         finally:
             # If the wait was cancelled: no task waits for what they do.
             filters.end(None, -math.inf)
-        if filters.error is not None and filters.error is not error:
-            filters.raise_error()
+        if filters.error is not None and not filters.error.is_of(error):
+            filters.error.raise_it()
 
     def _end(self, error: Exception | None) -> None:
         """End the filters without waiting for them."""

@@ -11,6 +11,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
+from runtime.error_to_raise import ErrorToRaise
+
 T = TypeVar("T")
 
 
@@ -22,7 +24,9 @@ class AsyncioTask(Generic[T]):
         self._token = token
         self._context = copy_context()
         self._task: asyncio.Task[None] | None = None
-        self._error: BaseException | None = RuntimeError("its asyncio loop has ended before it")
+        self._error: ErrorToRaise | None = ErrorToRaise(
+            RuntimeError("its asyncio loop has ended before it")
+        )
         self._value: T
         self.done = trio.Event()
 
@@ -45,13 +49,8 @@ class AsyncioTask(Generic[T]):
 
     def result(self) -> T:
         """Return or raise the outcome of the task, once it is done."""
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                # No circle with this frame, which the traceback has.
-                del error
+        if self._error is not None:
+            self._error.raise_it()
         return self._value
 
     async def _run(self) -> None:
@@ -61,7 +60,7 @@ class AsyncioTask(Generic[T]):
         except BaseException as error:  # noqa: ASYNC103  raised by `result`
             # Kept from the task of asyncio: that would end its loop by SystemExit and
             # KeyboardInterrupt, and with it all the others. The task of trio decides.
-            self._error = error
+            self._error = ErrorToRaise(error)
 
     def _ended(self, _: asyncio.Task[None] | None) -> None:
         try:

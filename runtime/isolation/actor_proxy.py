@@ -31,6 +31,7 @@ from actors.options import NO_CALL_OPTIONS, SpawnOptions
 from actors.own_logger import own_logger
 from actors.supervision import ExitReason
 from runtime.calls.error_codec import PassedOnError
+from runtime.error_to_raise import ErrorToRaise
 from runtime.hosting.actor_state import ActorState, gives_state
 from runtime.hosting.cell import (
     ActorCell,
@@ -115,7 +116,7 @@ class ActorProxy(Actor):
         self._kwargs = kwargs
         self._process: ChildProcessHandle | None = None
         self._begun = trio.Event()
-        self._failure: Exception | None = None
+        self._failure: ErrorToRaise | None = None
         self._chain = ""
         self._call_context = ""
         self._stopping = False
@@ -202,13 +203,8 @@ class ActorProxy(Actor):
         # In the actor's nursery: its end, for whatever reason, is the end of the process.
         self.nursery.start_soon(self._manage_process, name=f"process of {self.name}")
         await self._begun.wait()
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            try:
-                raise failure
-            finally:
-                # No circle with this frame, which the traceback has, nor with this actor.
-                del failure
+        if self._failure is not None:
+            self._failure.raise_it()
 
     async def on_stop(self, reason: ExitReason) -> None:
         """Stop the actor in its process. The host bounds the time."""
@@ -341,7 +337,7 @@ class ActorProxy(Actor):
                 if failure is not None:
                     raise StartFailedElsewhereError(failure.what, failure.trace)
             except Exception as error:
-                self._failure = error
+                self._failure = ErrorToRaise(error)
                 return
             finally:
                 # Only the start needs the arguments, and they may be large.
