@@ -16,6 +16,7 @@ from actors.reference import by_value
 from runtime.calls.error_codec import PassedOnError
 from runtime.functions.function_names import find_function
 from runtime.hosting.cell import RefusedElsewhereError
+from runtime.hosting.ended_iterations import explain_ended_iteration
 from runtime.user_errors import guarded, is_cancellation, is_interrupt
 
 PLAIN: frozenset[type] = frozenset({bool, int, float, str, bytes, type(None)})
@@ -58,7 +59,8 @@ class FunctionWorker(Actor):
                 # A plain function around a coroutine function, as decorators make them.
                 return await result
             return result
-        except Exception:
+        except Exception as error:
+            explain_ended_iteration(error, path)
             raise
         except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
             if is_cancellation(error) or is_interrupt(error):

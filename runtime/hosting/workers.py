@@ -22,7 +22,7 @@ from typing import Any, Final
 import trio
 
 from actors.call_context import CURRENT
-from actors.class_names import is_one_of
+from actors.class_names import class_name, is_one_of
 from actors.errors import (
     ArgumentLostError,
     BadArgumentsError,
@@ -35,6 +35,7 @@ from actors.reference import Needs, Reference
 from runtime.annotation_checks import check_arguments
 from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell, Invocation, RefusedElsewhereError, TaskWorker
+from runtime.hosting.ended_iterations import explain_ended_iteration
 from runtime.hosting.filtered_methods import FilteredMethod
 from runtime.hosting.own_context import Method, resume
 from runtime.hosting.threads import Threads
@@ -724,6 +725,9 @@ class TaskWorkers:
 
     def _raised(self, invocation: Invocation, error: BaseException) -> None:
         _advise(error)
+        if type(error) is RuntimeError:
+            cls = class_name(type(invocation.cell.instance))
+            explain_ended_iteration(error, f"{cls}.{invocation.definition.name}")
         drop_earlier_runs(error, _RUN)
         if type(error) is RefusedInTurnError:
             report = functools.partial(invocation.sink.refused, invocation, error.refusal)
