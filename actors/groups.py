@@ -90,7 +90,8 @@ class Group(Protocol[A_co]):
         Returns the number of members that it was sent to; the outcomes stay unknown. Members on
         nodes that have ended, or cannot be reached at the moment, are left out. Waits while a
         connection has no room. Raises `EncodeError`, and `DirectoryUnavailableError` if the members
-        are not known yet and the store cannot be reached.
+        are not known yet and the store cannot be reached. What a filter raises for one member is
+        raised once it was sent to the others.
         """
         ...
 

@@ -236,14 +236,24 @@ def raise_as_it_is(error: BaseException) -> NoReturn:
 
 
 def first(error: BaseException) -> BaseException:
-    """The first exception that is no group, for those who asked one question of many side by side:
-    any of the answers will do. What is no `Exception`, as KeyboardInterrupt, comes before what is
-    one.
+    """The first exception in the groups of the runtime's own nurseries, for code that asked one
+    question of many side by side: any of the answers will do. What is no `Exception`, as
+    KeyboardInterrupt, comes before what is one. Groups that the user's code has made stay whole.
     """
-    if not isinstance(error, BaseExceptionGroup):
+    members = members_of(error)
+    if not members or not _is_of_our_nursery(error, is_machinery):
         return error
-    leaves = [first(inner) for inner in error.exceptions]
-    return next((leaf for leaf in leaves if not isinstance(leaf, Exception)), leaves[0])
+    return _most_urgent(list(map(first, members)))
+
+
+def first_leaf(error: BaseException) -> BaseException:
+    """Like `first`, out of all groups, for a line of output that has room for one exception."""
+    members = members_of(error)
+    return _most_urgent(list(map(first_leaf, members))) if members else error
+
+
+def _most_urgent(errors: list[BaseException]) -> BaseException:
+    return next((one for one in errors if not issubclass(type(one), Exception)), errors[0])
 
 
 class NoThreadError(OSError):

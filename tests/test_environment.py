@@ -18,6 +18,8 @@ from runtime import environment as environment_module
 from runtime.environment import (
     NoThreadError,
     SystemEnvironment,
+    first,
+    first_leaf,
     has_ended,
     process_start,
     raise_alone,
@@ -94,6 +96,21 @@ async def test_several_exceptions_stay_a_group() -> None:
     group = unwrap(await group_of(ReachError(), ReachError()))
     assert isinstance(group, ExceptionGroup)
     assert len(group.exceptions) == 2
+
+
+@pytest.mark.usefixtures("as_runtime")
+async def test_the_first_exception_is_the_most_urgent_and_no_member_of_a_users_group() -> None:
+    one, theirs = ReachError(), ExceptionGroup("theirs", [ValueError(1), KeyError(2)])
+    assert first(one) is one
+    assert first(theirs) is theirs
+    assert first(await group_of(one)) is one
+    within = first(await group_of(theirs))
+    assert isinstance(within, ExceptionGroup)
+    assert within.exceptions == theirs.exceptions
+    interrupt = KeyboardInterrupt()
+    urgent = BaseExceptionGroup("theirs", [ValueError(1), interrupt])
+    assert first_leaf(BaseExceptionGroup("all", [theirs, urgent])) is interrupt
+    assert first_leaf(ExceptionGroup("all", [theirs, one])) is theirs.exceptions[0]
 
 
 @pytest.mark.usefixtures("as_runtime")

@@ -274,10 +274,10 @@ class Commands(NamingGroup):
         except (Exception, BaseExceptionGroup) as error:
             # Not at the top of the file: they load much, and help does not need them.
             from actors.errors import ExpelledError, UnderstudyError, explained
-            from runtime.environment import first
+            from runtime.environment import first_leaf
             from runtime.stderr_writer import flush_stderr
 
-            what = first(error)
+            what = first_leaf(error)
             if isinstance(what, KeyboardInterrupt):
                 sys.exit(INTERRUPTED_STATUS)
             if not isinstance(what, Exception):

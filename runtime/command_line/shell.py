@@ -32,7 +32,7 @@ from runtime.console.session import (
 )
 from runtime.console.statements import one_liner
 from runtime.console.tracebacks import in_one_line, users_traceback
-from runtime.environment import SystemEnvironment, first
+from runtime.environment import SystemEnvironment, first_leaf
 from runtime.membership.cluster_secret import shared_secret_path
 from runtime.node.opening import open_node
 from runtime.supervision.placement import CALLS_ONLY
@@ -96,7 +96,7 @@ async def _one(session: ConsoleSession, code: str) -> int:
     if context.find_root().params.get("debug"):
         click.echo(users_traceback(failure), err=True, nl=False)
         return 1
-    what = first(failure)
+    what = first_leaf(failure)
     text = one_line(what) if isinstance(what, UnderstudyError) else in_one_line(what)
     click.echo(f"error: {text}", err=True)
     return 1

@@ -16,7 +16,7 @@ from runtime.dashboard.cluster_view import ClusterView
 from runtime.dashboard.questions import ClusterQuestions
 from runtime.dashboard.schedule import SamplingSchedule
 from runtime.dashboard.snapshots import Feed, PageFeed, TopicSnapshot
-from runtime.environment import Environment, first
+from runtime.environment import Environment, first_leaf
 from runtime.limited_log import LimitedLog
 from runtime.membership.cluster_client import ClusterClient
 from runtime.user_errors import summary_of
@@ -121,7 +121,7 @@ class Sampler:
             except* (UnderstudyError, OSError) as group:
                 if not begun:
                     raise
-                trouble = summary_of(first(group))
+                trouble = summary_of(first_leaf(group))
             if self._questions is not None:
                 since = self._environment.wall_time()
                 self._questions = None

@@ -11,17 +11,25 @@ import logging
 import math
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast
 
 import attrs
 import trio
 
 from actors.errors import (
+    ActorDiedError,
+    ActorNotFoundError,
     BadArgumentsError,
     CallError,
+    ConnectionLostError,
     DecodeError,
     EmptyGroupError,
     LeaseLostError,
+    NodeDiedError,
+    NodeDrainingError,
+    NodeNotFoundError,
+    NodeUnreachableError,
+    StaleEpochError,
     StoreCompactedError,
     StoreError,
     StoreOutcomeUnknownError,
@@ -36,6 +44,7 @@ from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.routes import passed_over
 from runtime.environment import Environment, first
+from runtime.error_to_raise import ErrorToRaise
 from runtime.groups.memberships import (
     GroupMembership,
     GroupRecord,
@@ -49,6 +58,7 @@ from runtime.groups.memberships import (
 from runtime.hosting.cell import ActorCell
 from runtime.limited_log import LimitedLog
 from runtime.membership.members import Members
+from runtime.printable import many
 from runtime.store.interface import Compare, Delete, Entry, Get, Put, Store
 
 GROUP_RETRY_SECONDS = 0.5
@@ -66,6 +76,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 A = TypeVar("A")
+
+_ENDED: Final = (
+    ActorDiedError,
+    ActorNotFoundError,
+    ConnectionLostError,
+    NodeDiedError,
+    NodeDrainingError,
+    NodeNotFoundError,
+    NodeUnreachableError,
+    StaleEpochError,
+)
+"""What a one-way call of a member raises that, or whose node, has ended or cannot be reached."""
 
 MOST_AT_ONCE = 100
 """How many calls of one `call_all` may be under way at once."""
@@ -495,9 +517,11 @@ class ProcessGroup(Generic[A]):
     async def broadcast(self, method: Method[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Call a method of all reachable members one way; returns how many it was sent to. Waits
         while a connection has no room. Raises TypeError for another object than a method,
-        `BadArgumentsError` for arguments that it does not take, and `EncodeError`.
+        `BadArgumentsError` for arguments that it does not take, and `EncodeError`; once all others
+        are done, what the call of a member has raised for another reason than the member's end.
         """
         handed = 0
+        refusals: list[CallError] = []
         lifetime = self._groups.endpoint.lifetime
 
         async def send(bounds: Iterable[BoundMethod[P, object]]) -> None:
@@ -508,12 +532,16 @@ class ProcessGroup(Generic[A]):
                 except BadArgumentsError:
                     # They fit the method of no member.
                     raise
-                except CallError:
+                except _ENDED:
                     # The member or its node has just ended, so it is no member any more. If this
                     # node itself has ended, this raises.
                     lifetime.check()
-                    continue
-                handed += 1
+                except CallError as error:
+                    lifetime.check()
+                    # A filter has refused it, for example: that says nothing about the others.
+                    refusals.append(error)
+                else:
+                    handed += 1
 
         by_node: dict[str, list[BoundMethod[P, object]]] = {}
         for one, bound in await self._bound(method):
@@ -527,6 +555,12 @@ class ProcessGroup(Generic[A]):
         except BaseExceptionGroup as group:
             # What cannot be encoded cannot be sent to any of them: one error is enough.
             raise first(group) from None
+        if refusals:
+            refusal = ErrorToRaise(refusals[0])
+            refusals[0].add_note(f"a broadcast, which was sent to {many(handed, 'member')}")
+            # No circle with this frame, which the traceback has.
+            refusals.clear()
+            refusal.raise_it()
         return handed
 
     async def call_all(

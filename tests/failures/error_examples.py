@@ -21,7 +21,7 @@ from actors.errors import UnderstudyError
 from examples import errors as prelude
 from runtime import open_node
 from runtime.command_line.explain import EXAMPLE, sections
-from runtime.environment import first
+from runtime.environment import first_leaf
 from runtime.links.encryption import Tls
 from runtime.membership.expulsion_service import expulsions_of
 from runtime.node import Node, internals_of
@@ -115,7 +115,7 @@ async def run(name: str, node: Node, directory: Path, more: Mapping[str, object]
     try:
         await names["example"]()
     except (UnderstudyError, ExceptionGroup) as error:
-        return first(error)
+        return first_leaf(error)
     if printed:
         return printed[0]
     raise AssertionError(f"the example of {name} raises nothing")

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import trio
 
-from actors import Group, RemoteError
+from actors import Call, Filter, Group, Next, RemoteError
 from actors.errors import (
     BadArgumentsError,
     CallTimeoutError,
     DeadlineExceededError,
     EmptyGroupError,
+    FilterRefusedError,
     NodeUnreachableError,
     NotExecutedError,
 )
@@ -160,6 +161,44 @@ async def test_a_broadcast_with_arguments_that_the_method_does_not_take_is_refus
         await group.broadcast(Reader.on_news)  # type: ignore[call-arg]
     with pytest.raises(BadArgumentsError, match=r"on_news was not called: .*txt"):
         await group.broadcast(Reader.on_news, txt="tea")  # type: ignore[call-arg]
+
+
+class Choosy(Filter):
+    """Refuses calls of `b`, and raises a group in place of what a method has raised."""
+
+    async def call(self, next: Next, call: Call) -> object:
+        if call.side == "server":
+            return await next(call)
+        if call.actor == "b" and call.kind == "send":
+            raise PermissionError("not b")
+        try:
+            return await next(call)
+        except ValueError as error:
+            raise ExceptionGroup("both", [error, LookupError("a second one")]) from None
+
+
+async def test_a_broadcast_raises_what_a_filter_raises_and_leaves_out_no_other_member() -> None:
+    async with open_node("alone", secret=SECRET, filters=[Choosy()]) as node:
+        for name in "abc":
+            await node.options(name=name).spawn(Reader, "news")
+        group = node.group("news", Reader)
+        await until_seen(group, list("abc"))
+        with pytest.raises(FilterRefusedError, match="raised PermissionError around b") as caught:
+            await group.broadcast(Reader.on_news, "x")
+        assert "a broadcast, which was sent to 2 members" in caught.value.__notes__
+        heard = {one.name: one for one in group.members()}
+        with trio.fail_after(60):
+            assert await heard["a"].wait_heard(1) == await heard["c"].wait_heard(1) == ["x"]
+
+
+async def test_a_group_that_a_filter_raises_comes_out_of_call_all_whole() -> None:
+    async with open_node("alone", secret=SECRET, filters=[Choosy()]) as node:
+        reader = await node.options(name="a").spawn(Reader, "news")
+        await reader.on_news("bad")
+        group = node.group("news", Reader)
+        await until_seen(group, ["a"])
+        with pytest.RaisesGroup(ValueError, LookupError, match="both"):
+            await group.call_all(Reader.where)
 
 
 async def test_a_broadcast_is_by_a_method_of_the_class(pair: Pair) -> None:
