@@ -58,6 +58,7 @@ from runtime.calls.protocol import (
 )
 from runtime.calls.reply_handler import ReplyHandler, facts
 from runtime.calls.routes import Route, Routes, left_meanwhile
+from runtime.calls.timed_out import TimedOut
 from runtime.environment import Environment
 from runtime.faults import Faults
 from runtime.hosting.cell import Invocation
@@ -678,18 +679,12 @@ class CallSender(ABC):
     def expired(self, call: Waiting, route: Route, bound: BoundMethod[..., Any]) -> CallError:
         """Withdraw a call whose timeout has passed, and return the error to raise."""
         self.withdraw(call, route)
+        name, timeout = f"{call.place.actor}.{call.place.method}", self.timeout(bound)
+        late = TimedOut(name, timeout, may_have_run=True)
         if call.recalled:
-            return DeadlineExceededError(
-                f"{call.place.actor}.{call.place.method} could not be handed to node "
-                f"{call.place.node} within its timeout of "
-                f"{self.timeout(bound):g} s; it did not run and will not{why_unreached(route)}",
-                **facts(call.place),
-            )
-        return CallTimeoutError(
-            f"{call.place.actor}.{call.place.method} gave no answer within its timeout of "
-            f"{self.timeout(bound):g} s; it was cancelled, but may have taken effect",
-            **facts(call.place),
-        )
+            what = f"could not be handed to node {call.place.node}"
+            late = TimedOut(name, timeout, False, what, why_unreached(route))
+        return late.error(**facts(call.place))
 
     def why_unmade(self, bound: Bound, route: Route | None) -> str:
         """Return the end of a text about a call that was not made in time: why its node is not

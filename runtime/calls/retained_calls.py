@@ -13,7 +13,6 @@ from actors.call_context import CURRENT, CallContext
 from actors.documentation import A_CALL, shown_as
 from actors.errors import (
     CallError,
-    DeadlineExceededError,
     NodeDiedError,
     NotExecutedError,
     OwnerDiedError,
@@ -30,6 +29,7 @@ from runtime.calls.protocol import KEEP_RESULT, TELL_DEPTH
 from runtime.calls.reply_handler import facts
 from runtime.calls.retrying_call import Retention, RetryingCall
 from runtime.calls.routes import Route
+from runtime.calls.timed_out import TimedOut
 from runtime.references.table import ReferenceState
 from runtime.references.values import FailedValue
 
@@ -70,13 +70,10 @@ async def call_retained(
         await caller.lines.in_turn(bound, order, begin)
     if not begun:
         await trio.lowlevel.checkpoint()
-        raise DeadlineExceededError(
-            f"{bound._address.name}.{bound._definition.name} could not be handed to its node "
-            "within its timeout of "
-            f"{options.timeout:g} s; it did not run and will not",
-            actor=bound._address.name,
-            method=bound._definition.name,
-        )
+        assert options.timeout is not None, "without one it waits on"
+        name = f"{bound._address.name}.{bound._definition.name}"
+        late = TimedOut(name, options.timeout, False, "could not be handed to its node")
+        raise late.error(actor=bound._address.name, method=bound._definition.name)
     result, reference = begun[0]
     if options.retry is not None:
         await result.start_retrying()

@@ -45,6 +45,7 @@ from runtime.calls.error_codec import set_attempts
 from runtime.calls.pending_calls import OutgoingRequest, PendingCall
 from runtime.calls.protocol import KEEP_RESULT, REPEAT, REPEATABLE, TENTATIVE
 from runtime.calls.routes import Route
+from runtime.calls.timed_out import TimedOut
 from runtime.links.transfers import QueuedFrame
 from runtime.references.table import ReferenceState
 from runtime.service_calls import SERVICE_ENDED
@@ -642,17 +643,9 @@ class RetryingCall:
         `why`: why its node was not reached, or its actor does not run.
         """
         schedule = self._schedule
-        what = (
-            f"{self._name} gave no answer within its timeout of "
-            f"{self._caller.timeout(self._bound):g} s"
-        )
-        cls: type[CallError]
-        if ran or schedule.outcome == "unknown":
-            cls, what = CallTimeoutError, f"{what}; it was cancelled, but may have taken effect"
-        else:
-            cls, what = DeadlineExceededError, f"{what}; it did not run and will not{why}"
-        error = cls(
-            what,
+        may_have_run = ran or schedule.outcome == "unknown"
+        facts = TimedOut(self._name, self._caller.timeout(self._bound), may_have_run, why=why)
+        error = facts.error(
             actor=self._bound._address.name,
             method=self._bound._definition.name,
             node=self._bound._address.node,

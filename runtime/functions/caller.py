@@ -35,6 +35,7 @@ from actors.options import CallOptions, SpawnOptions
 from actors.retry import GiveUp, RetryBudget, RetryPolicy, RetrySchedule
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import CallPlace, at_place
+from runtime.calls.timed_out import TimedOut
 from runtime.environment import Environment
 from runtime.functions.function_names import FunctionCall
 from runtime.functions.service import FUNCTION_SERVICE, FunctionService
@@ -336,12 +337,8 @@ class _FunctionRun:
             self._refusals[node] = StartRefusal(str(error))
             raise
         except CallError as error:
-            found = _of_function(error, call.path, member.name)
-            if seconds is not None and found is not error:
-                # The service had what was left of the time: the text names what the user gave.
-                whole = call.options.timeout or functions.default_timeout
-                text = str(found).replace(f"timeout of {seconds:g} s", f"timeout of {whole:g} s")
-                found = type(found)(text, method=call.path, node=member.name)
+            timeout = call.options.timeout or functions.default_timeout
+            found = _of_function(error, call.path, member.name, timeout)
             # Once for each node, so that the search ends.
             self._elsewhere = isinstance(found, ELSEWHERE) and node not in self._avoided
             if self._elsewhere:
@@ -394,8 +391,8 @@ class _FunctionRun:
         schedule.begin(functions.now())
 
 
-def _of_function(error: CallError, path: str, node: str) -> CallError:
-    """The error of a call to the service, as one of the function."""
+def _of_function(error: CallError, path: str, node: str, timeout: float | None) -> CallError:
+    """The error of a call to the service, as one of the function with this `timeout`."""
     if outcome_of(error) == "raised":
         return error
     if isinstance(error, ActorNotFoundError | MethodNotFoundError):
@@ -405,5 +402,12 @@ def _of_function(error: CallError, path: str, node: str) -> CallError:
             method=path,
             node=node,
         )
-    text = str(error).replace(f"{FUNCTION_SERVICE}.run", path)
+    late = TimedOut.of(error)
+    if late is not None and timeout is not None:
+        # The service had what was left of the time: the text names what the user gave.
+        return attrs.evolve(late, name=path, timeout=timeout).error(method=path, node=node)
+    # The errors of a peer have nothing but their texts, which name the method of the service.
+    text = str(error)
+    for called in (f"{FUNCTION_SERVICE}.run_if_room", f"{FUNCTION_SERVICE}.run"):
+        text = text.replace(called, path)
     return type(error)(text, method=path, node=node)

@@ -224,8 +224,11 @@ async def test_a_cancelled_function_ends(node: Node, tmp_path: Path) -> None:
     assert await node.run(used.pid) == int(pid)
 
 
+@pytest.mark.parametrize("resources", [{}, {"gpu": 1.0}], ids=["", "with resources"])
 @pytest.mark.parametrize("function", [used.block, used.block_the_loop])
-async def test_what_ignores_its_end_is_killed(node: Node, tmp_path: Path, function: Any) -> None:
+async def test_what_ignores_its_end_is_killed(
+    node: Node, tmp_path: Path, function: Any, resources: dict[str, float]
+) -> None:
     path = tmp_path / "blocks"
     # A worker that has started, so that the time is for the function alone.
     assert await node.run(used.double, 1) == 2
@@ -233,7 +236,7 @@ async def test_what_ignores_its_end_is_killed(node: Node, tmp_path: Path, functi
     why = r"(was cancelled at its deadline|gave no answer within its timeout of 2 s;)"
     text = f"functions_used:{function.__name__} {why}"
     with pytest.raises(CallTimeoutError, match=text):
-        await node.options(timeout=2).run(function, str(path))
+        await node.options(timeout=2, resources=resources).run(function, str(path))
     (pid,) = await noted(path)
     await until(lambda: is_running(int(pid)), "it was killed", lambda runs: not runs)
     assert await node.run(used.double, 1) == 2
