@@ -103,7 +103,7 @@ def _compare_quickly(keys: Collection[object]) -> bool:
 def _is_plain_key(key: Any) -> bool:
     """True if no code of users runs when this is hashed, or compared."""
     # The recursion ends where the decoded value does, which has a limit on its depth.
-    if isinstance(key, tuple) or type(key) is frozenset:
+    if issubclass(type(key), tuple) or type(key) is frozenset:
         return all(map(_is_plain_key, cast("Any", key)))
     return message_type(type(key)) is None and converter_of(type(key)) is None
 
@@ -112,7 +112,7 @@ def _has_large_integer(key: Any) -> bool:
     # The recursion ends where the decoded value does, which has a limit on its depth.
     if type(key) is int:
         return key.bit_length() > MAX_KEY_BITS
-    if isinstance(key, tuple) or type(key) is frozenset:
+    if issubclass(type(key), tuple) or type(key) is frozenset:
         return any(map(_has_large_integer, cast("Any", key)))
     mark = message_type(type(key))
     return mark is not None and any(
