@@ -89,7 +89,7 @@ class _ActorSearch:
         self.end = ""
         """What is known of its end, as a clause."""
         self.guess = ""
-        """The same of the last node to end, on which it may have been."""
+        """The same of the last node to die, on which it may have been."""
         self.alike: set[str] = set()
         """Names of actors like the one that was asked for."""
         self._store_is_silent = False
@@ -156,7 +156,7 @@ class _ActorSearch:
 async def _ended(client: ClusterClient, name: str) -> tuple[str, str]:
     """What is still known of `name`, as a clause: how it ended, if it was an actor and did not end
     in order; or a node that has ended and has that name, or on which an actor of that name has
-    logged. As another clause, the node that was the last to end. "" for what is not known.
+    logged. As another clause, the last node that did not end in order. "" for what is not known.
     """
     ends: list[dict[str, Any]] = []
     archived = ("", "")
@@ -195,14 +195,20 @@ async def _archived(client: ClusterClient, name: str) -> tuple[str, str]:
                 f"; node {one.node.name}, on which it ran, has ended: `understudy logs {name}` "
                 "shows its last lines"
             ), ""
-    if not lately:
+    # An actor that has logged nothing, and that no supervisor knows, leaves no more behind. What
+    # was on a node that left in order has ended in order, and clients have no actors.
+    last = next((one for one in lately if not (_has_left(one) or one.calls_only)), None)
+    if last is None:
         return "", ""
-    # An actor that has logged nothing, and that no supervisor knows, leaves no more behind.
-    last = lately[0]
     return "", (
         f"; node {last.node.name} (incarnation {last.node.incarnation}) has ended, and it may have "
         f"been there: {_last_of(last)}"
     )
+
+
+def _has_left(node: ArchivedNode) -> bool:
+    """True if it is known to have ended in order."""
+    return node.end is not None and node.end.how == "left"
 
 
 def _last_of(node: ArchivedNode) -> str:

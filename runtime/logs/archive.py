@@ -129,12 +129,14 @@ class ArchiveSlots:
 @attrs.frozen
 class NodeEnd:
     """How a node has ended. `at`: when the node that wrote it learned of that, in seconds since
-    1970 by its own clock. `how`: "left" or "died", and of what: `reason`.
+    1970 by its own clock. `how`: "left" or "died", and of what: `reason`. `calls_only`: it made
+    calls, as a command or a blocking caller does, and was given no actors.
     """
 
     at: float
     how: str
     reason: str
+    calls_only: bool = False
 
 
 @attrs.frozen
@@ -149,6 +151,7 @@ class _SeenEnd:
 class LogArchive:
     """Keeps the last lines of this node in the store, and the ends of others. `is_gone`: True for a
     node that is no member. `is_oldest`: True if this is the oldest of the nodes that stay.
+    `calls_only`: this node is given no actors.
     """
 
     def __init__(
@@ -160,8 +163,11 @@ class LogArchive:
         is_gone: Callable[[NodeId], bool],
         is_oldest: Callable[[], bool],
         environment: Environment,
+        *,
+        calls_only: bool = False,
     ) -> None:
         self._store = store
+        self._calls_only = calls_only
         self._place = f"{identity.name}/{identity.incarnation}"
         self._capture = capture
         self._ends = ends
@@ -175,9 +181,9 @@ class LogArchive:
         self._renewed = -math.inf
         self._pruned = False
 
-    def note_end(self, node: NodeId, how: str, reason: str) -> None:
+    def note_end(self, node: NodeId, how: str, reason: str, *, calls_only: bool = False) -> None:
         """Keep in the store how another node has ended. Each node calls this, and one writes it."""
-        end = NodeEnd(self._environment.wall_time(), how, reason)
+        end = NodeEnd(self._environment.wall_time(), how, reason, calls_only)
         self._gone.append(_SeenEnd(node, end, self._environment.now()))
         self._capture.wake()
 
@@ -253,7 +259,7 @@ class LogArchive:
         ends, slots = self._ends.count, frozenset(self._slots.unwritten)
         if not slots and ends == self._ends_written:
             return
-        about = {"until": self._environment.wall_time()}
+        about = {"until": self._environment.wall_time(), "calls_only": self._calls_only}
         puts = [Put(f"{ABOUT}{self._place}", json.dumps(about).encode(), self._lease)]
         puts += [
             Put(f"{LINES}{self._place}/{slot}", self._slots.content(slot), self._lease)
@@ -309,12 +315,13 @@ def _fitting(ends: list[dict[str, Any]]) -> bytes:
 class ArchivedNode:
     """A node of which the store has something. `until`: when it wrote its last lines, in seconds
     since 1970 by its own clock; None if it has written none. `end`: how it has ended, if that was
-    written.
+    written. `calls_only`: it was given no actors.
     """
 
     node: NodeId
     until: float | None
     end: NodeEnd | None
+    calls_only: bool = False
 
     @property
     def latest(self) -> float:
@@ -326,17 +333,25 @@ async def archived_nodes(store: Store) -> list[ArchivedNode]:
     """The nodes of which the store has lines or the end, the oldest first."""
     untils: dict[NodeId, float] = {}
     ends: dict[NodeId, NodeEnd] = {}
+    callers: set[NodeId] = set()
     for entry in (await store.range(ABOUT)).entries:
         node, decoded = _node_of(entry.key, ABOUT), _read(entry.value)
-        until = _time(decoded.get("until") if isinstance(decoded, dict) else None)
+        if not isinstance(decoded, dict):
+            continue
+        until = _time(decoded.get("until"))
         if node is not None and until is not None:
             untils[node] = until
+            # Nodes of earlier versions do not say it.
+            if decoded.get("calls_only") is True:
+                callers.add(node)
     for entry in (await store.range(GONE)).entries:
         node, end = _node_of(entry.key, GONE), _node_end(_read(entry.value))
         if node is not None and end is not None:
             ends[node] = end
+            if end.calls_only:
+                callers.add(node)
     return [
-        ArchivedNode(node, untils.get(node), ends.get(node))
+        ArchivedNode(node, untils.get(node), ends.get(node), node in callers)
         for node in sorted({*untils, *ends}, key=lambda one: one.incarnation)
     ]
 
@@ -354,7 +369,8 @@ def _node_end(decoded: object) -> NodeEnd | None:
     seconds = _time(at)
     if seconds is None or how not in ("left", "died") or not isinstance(reason, str):
         return None
-    return NodeEnd(seconds, str(how), cut(reason, LINE_BYTES))
+    calls_only = decoded.get("calls_only") is True
+    return NodeEnd(seconds, str(how), cut(reason, LINE_BYTES), calls_only)
 
 
 def _time(decoded: object) -> float | None:

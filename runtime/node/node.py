@@ -109,6 +109,7 @@ from runtime.store.interface import Store
 from runtime.store.measured_store import MeasuredStore
 from runtime.supervision.actor_placement import ActorPlacement
 from runtime.supervision.orphans import Orphans
+from runtime.supervision.placement import CALLS_ONLY
 from runtime.supervision.singletons import Candidacies
 from runtime.supervision.spawner import ActorSpawner
 from runtime.supervision.supervisor_work import SupervisionWork
@@ -477,6 +478,7 @@ class Node(BaseNode):
             self._members.is_gone,
             self._is_oldest,
             self._environment,
+            calls_only=CALLS_ONLY in self._registration.record.labels,
         )
 
     def _is_oldest(self) -> bool:
@@ -1179,7 +1181,8 @@ class Node(BaseNode):
                 )
                 self._endpoint.host.counts.deaths.add("kernel" if proven else "lease")
             if self._log is not None:
-                self._log[1].note_end(node, how, reason)
+                calls_only = CALLS_ONLY in member.labels
+                self._log[1].note_end(node, how, reason, calls_only=calls_only)
             self._proven.discard(node)
             link = self._endpoint.peers.on_peer_left(node) if how == "left" else None
             if link is None:

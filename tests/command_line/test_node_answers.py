@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import pytest
@@ -12,7 +13,9 @@ from runtime import open_node
 from runtime.command_line.actor_places import find_actor
 from runtime.environment import SystemEnvironment
 from runtime.links.transports import SocketNetwork
+from runtime.logs.archive import GONE
 from runtime.membership.cluster_client import ClusterAccess, open_client
+from runtime.node import internals_of
 from tests.dashboard.conftest import SECRET, Clerk
 
 
@@ -35,3 +38,31 @@ async def test_a_child_that_does_not_run_is_said_to_be_what_its_supervisor_knows
             for find in (partial(find_actor, client), client.lookup):
                 with pytest.raises(ActorNotFoundError, match="did you mean 'shop/clerk'"):
                     await find("clerk")
+
+
+ENDS: list[dict[str, object]] = [
+    {"how": "died", "reason": "its lease has ended"},
+    {"how": "left", "reason": ""},
+    {"how": "died", "reason": "its process has ended", "calls_only": True},
+]
+"""Of nodes w0, w1 and w2, the last to end last."""
+
+
+async def test_an_actor_that_is_nowhere_is_not_said_to_have_been_on_a_node_that_left_or_only_called() -> (
+    None
+):
+    async with open_node("one", secret=SECRET) as node:
+        store = internals_of(node).store
+        access = ClusterAccess(node.cluster, SECRET.encode(), SystemEnvironment(), SocketNetwork())
+        for number in (2, 1, 0):
+            end = {"at": 1e9 + number, **ENDS[number]}
+            await store.put(f"{GONE}w{number}/{number + 1}", json.dumps(end).encode())
+            async with open_client(node.address, access, rights="observer") as client:
+                with pytest.raises(ActorNotFoundError) as caught:
+                    await find_actor(client, "nowhere")
+            text = str(caught.value)
+            assert ("node w0 (incarnation 1) has ended, and it may have been" in text) == (
+                number == 0
+            ), text
+            assert "w1" not in text
+            assert "w2" not in text

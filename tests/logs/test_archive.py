@@ -29,6 +29,7 @@ from runtime.logs.capture import LogCapture
 from runtime.logs.service import ActorEnds
 from runtime.node import internals_of
 from runtime.store.embedded_store import EmbeddedStore
+from runtime.supervision.placement import CALLS_ONLY
 from tests.waiting import until
 
 
@@ -181,3 +182,34 @@ async def test_a_node_that_has_logged_nothing_leaves_a_trace(
         (found,) = await until(traces, "its end is in the store")
         # On a busy machine it may be gone before the others have seen it leave.
         assert found.end is not None
+
+
+async def test_a_node_that_only_made_calls_is_kept_as_one(
+    store: EmbeddedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    archive = archive_of(store, "a", Oldest(True))
+    archive.note_end(NodeId("caller", 2), "died", "its lease has ended", calls_only=True)
+    archive.note_end(NodeId("w", 3), "died", "its lease has ended")
+    await archive.write()
+    # Its own lines say it too, before another node has seen its end.
+    about = json.dumps({"until": 5.0, "calls_only": True})
+    await store.put(f"{ABOUT}shell/4", about.encode())
+    found = {one.node.name: one.calls_only for one in await archived_nodes(store)}
+    assert found == {"caller": True, "w": False, "shell": True}
+    caplog.set_level(logging.CRITICAL)
+    async with open_node("first", secret="a secret of these tests") as first:
+        async with open_node(
+            "caller",
+            join=first.address,
+            secret="a secret of these tests",
+            labels={CALLS_ONLY: "true"},
+        ):
+            pass
+        store_of_first = internals_of(first).store
+
+        async def traces() -> list[ArchivedNode]:
+            kept = await archived_nodes(store_of_first)
+            return [one for one in kept if one.node.name == "caller" and one.end is not None]
+
+        (ended,) = await until(traces, "its end is in the store")
+        assert ended.calls_only
