@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from actors.errors import NotExecutedError
+from runtime.command_line.system_errors import written_to
 
 
 @contextmanager
@@ -22,7 +23,7 @@ def written_whole(path: Path) -> Iterator[IO[str]]:
     real = path.resolve()
     if real.exists() and not (real.is_file() and os.access(real.parent, os.W_OK)):
         # A pipe, a terminal, or a file in a folder where nothing can be put in its place.
-        with path.open("w") as file:
+        with written_to(path), path.open("w") as file:
             yield file
         return
     beside = real.with_name(f".{real.name}.{os.getpid()}")
@@ -35,7 +36,7 @@ def written_whole(path: Path) -> Iterator[IO[str]]:
         # The user knows the file by its own name.
         raise OSError(error.errno, error.strerror, str(path)) from None
     try:
-        with file:
+        with written_to(path), file:
             yield file
         beside.replace(real)
     finally:

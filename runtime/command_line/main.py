@@ -206,8 +206,7 @@ class Commands(NamingGroup):
             # click ends without a line.
             raise
         except OSError as error:
-            _drop_unwritten()
-            raise click.ClickException(one_line(error)) from None
+            raise OneLineError(_reported(error)) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Their names, in the order of help."""
@@ -287,14 +286,14 @@ class Commands(NamingGroup):
                 raise what from None
             if ctx.params.get("debug"):
                 raise
-            _drop_unwritten()
+            text = _reported(what)
             # After what was logged. Where stderr takes nothing, this line would wait for ever too.
             if flush_stderr():
                 more = explained(type(what)) if isinstance(what, UnderstudyError) else ""
                 if more:
                     more = f" ({more.replace('More', 'more')})"
                 # It may be of a peer, or of a method: it must not control the terminal.
-                click.echo(f"error: {plain(one_line(what))}{more}", err=True)
+                click.echo(f"error: {plain(text)}{more}", err=True)
             sys.exit(EXPELLED_STATUS if isinstance(what, ExpelledError) else 1)
 
 
@@ -328,9 +327,29 @@ def _reader_is_gone() -> bool:
         return False
 
 
-def _drop_unwritten() -> None:
+def _reported(error: Exception) -> str:
+    """The line for an error that ends the command. Drops what stdout does not take."""
+    unwritten = _drop_unwritten()
+    # Where stdout is not buffered (PYTHONUNBUFFERED), nothing of it is left to fail once more.
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    echoed = place is not None and place.tb_frame.f_code is click.echo.__code__
+    if (
+        (unwritten or echoed)
+        and isinstance(error, OSError)
+        and error.strerror
+        and error.filename is None
+    ):
+        from runtime.command_line.system_errors import text_of_file
+
+        return text_of_file(error, "stdout")
+    return one_line(error)
+
+
+def _drop_unwritten() -> bool:
     """Where stdout takes nothing, for example on a full disk, drop what is still buffered: it would
-    fail once more when the process ends, with lines of Python's own.
+    fail once more when the process ends, with lines of Python's own. Returns True if so.
     """
     try:
         sys.stdout.flush()
@@ -338,6 +357,8 @@ def _drop_unwritten() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+        return True
+    return False
 
 
 def one_line(error: BaseException) -> str:
@@ -358,7 +379,9 @@ def one_line(error: BaseException) -> str:
             f"{text if text.startswith(kind) else f'{kind}: {text}'.rstrip(': ')}"
         )
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+        from runtime.command_line.system_errors import text_of_file
+
+        return text_of_file(error, str(error.filename))
     if isinstance(error, UnderstudyError | ValueError | OSError):
         return text or type(error).__name__
     return (

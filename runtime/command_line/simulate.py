@@ -15,6 +15,7 @@ from pathlib import Path
 import attrs
 import click
 
+from runtime.command_line.system_errors import written_to
 from runtime.command_line.units import Number, PathName
 from runtime.printable import many
 from runtime.processes.linux_processes import die_with_parent
@@ -142,7 +143,8 @@ def simulate(
     if seeds is None:
         report = run(seed)
         if html is not None:
-            html.write_text(page(report), encoding="utf-8")
+            with written_to(html):
+                html.write_text(page(report), encoding="utf-8")
         _show(report, as_json=as_json, verbose=verbose)
         raise SystemExit(0 if report.holds else 1)
     wrong = 0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from runtime.command_line.connect import DEFAULT_CLUSTER
+from runtime.command_line.system_errors import written_to
 from runtime.command_line.units import PathName
 from runtime.command_line.usage import NamingGroup
 from runtime.environment import SystemEnvironment
@@ -446,6 +447,11 @@ def _write(path: Path, data: bytes, mode: int) -> None:
         raise click.ClickException(f"{path} is there already: move it away first") from None
     except OSError as error:
         raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(data)
+    try:
+        with written_to(path), os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+    except OSError:
+        # A part of it would be in the way of the next attempt.
+        path.unlink(missing_ok=True)
+        raise

@@ -10,6 +10,7 @@ import signal
 import socket
 import tempfile
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -239,6 +240,10 @@ class Agent:
             # A temporary directory stays after a failure: the report names its files.
             if temporary and not (self._end is not None and self._end.code):
                 shutil.rmtree(directory, ignore_errors=True)
+            elif temporary:
+                # It has no files if no worker was started: the rendezvous had failed.
+                with suppress(OSError):
+                    directory.rmdir()
         return outcome
 
     async def _decide(self, directory: Path) -> JobOutcome:

@@ -5,12 +5,12 @@ Written without a library because it is so small; every answer closes its connec
 
 from __future__ import annotations
 
-import functools
 import socket
 from collections.abc import Callable
 
 import trio
 
+from actors.errors import ListenError
 from runtime.http_connections import ConnectionLimit
 from runtime.http_hosts import host_refusal, split_target
 
@@ -45,7 +45,7 @@ async def serve_health(
     port: int, answer: Answer, *, host: str = "0.0.0.0", task_status: trio.TaskStatus[int]
 ) -> None:
     """Answer HTTP requests until cancelled. `task_status` gets the port that is bound. Raises
-    OSError if the port cannot be bound.
+    `ListenError` if the port cannot be bound.
     """
     limit = ConnectionLimit(MOST_CONNECTIONS)
 
@@ -61,7 +61,14 @@ async def serve_health(
             await trio.aclose_forcefully(stream)
 
     async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(functools.partial(trio.serve_tcp, serve, port, host=host))
+        try:
+            listeners = await trio.open_tcp_listeners(port, host=host)
+        except OSError as error:
+            raise ListenError(
+                f"the health port {port} cannot be opened on {host}: {error.strerror or error}; "
+                "give another --health-port, or 0 for any free one"
+            ) from error
+        nursery.start_soon(trio.serve_listeners, serve, listeners)
         task_status.started(listeners[0].socket.getsockname()[1])
 
 

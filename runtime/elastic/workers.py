@@ -222,7 +222,12 @@ class WorkerGroup:
             temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
             temporary.replace(self.membership_file)
         except OSError as error:
-            logger.error("could not notify the workers of round %d: %s", placement.round, error)
+            logger.error(
+                "could not notify the workers of round %d: %s cannot be written: %s",
+                placement.round,
+                temporary,
+                error.strerror or error,
+            )
             return
         if self._settings.membership_signal:
             # None of them is reaped yet, so each pid is still its own.

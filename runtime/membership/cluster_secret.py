@@ -163,7 +163,7 @@ def _filed(
         return Keyring.of_file(path, origin)
     except OSError as error:
         raise ListenError(
-            f"the secret {whose} cannot be stored in {path}: {error}; {instead}"
+            f"the secret {whose} cannot be stored in {path}: {error.strerror or error}; {instead}"
         ) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import zlib
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from actors.errors import NotExecutedError
 from runtime.command_line.files import unpacked, written_whole
+from runtime.command_line.system_errors import text_of_file
 
 
 def write(path: Path, text: str, *, fail: bool = False) -> None:
@@ -36,6 +38,20 @@ def test_a_file_is_there_whole_or_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file or directory") as caught:
         write(tmp_path / "no" / "place", "x")
     assert caught.value.filename == str(tmp_path / "no" / "place")
+
+
+def test_an_error_of_the_disk_names_the_file_and_one_of_a_network_does_not(tmp_path: Path) -> None:
+    full = Path("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write(full, "x")
+    assert caught.value.filename == str(full)
+    assert text_of_file(caught.value, "it") == (
+        "it: No space left on device; make room there, or choose another place"
+    )
+    for path in (full, tmp_path / "run.json"):
+        with pytest.raises(ConnectionResetError) as reset, written_whole(path):
+            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+        assert reset.value.filename is None
 
 
 def test_an_answer_that_is_cut_or_broken_is_a_sentence() -> None:

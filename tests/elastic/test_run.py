@@ -651,12 +651,25 @@ def test_a_monitor_interval_is_accepted_and_reported_to_mean_nothing(shell: Shel
     assert (done.returncode, "no meaning" in done.stderr) == (0, True)
 
 
+def test_a_rendezvous_that_fails_leaves_no_directory_behind(shell: Shell) -> None:
+    (shell.place / "temporary").mkdir()
+    done = shell.run(
+        "--rdzv-endpoint 127.0.0.1:1 --rdzv-id x --rdzv-conf join_timeout=0.5 --json",
+        shell.script(""),
+        TMPDIR=str(shell.place / "temporary"),
+    )
+    assert (done.returncode, "cannot be reached" in done.stderr) == (1, True), done.stderr
+    assert json.loads(done.stdout)["log_dir"] is None
+    assert list((shell.place / "temporary").iterdir()) == []
+
+
 @pytest.mark.long
 def test_a_health_port_that_is_taken_is_an_error_in_one_line(shell: Shell) -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken:
         done = shell.run("--health-port", str(taken.getsockname()[1]), shell.script(""))
     assert done.returncode == 1
-    assert "Address already in use" in done.stderr
+    assert "the health port" in done.stderr
+    assert "Address already in use; give another --health-port" in done.stderr
     assert "Traceback" not in done.stderr
 
 
