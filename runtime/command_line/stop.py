@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import click
 import trio
 
 from actors.errors import (
+    ActorNotFoundError,
     CallError,
     CallTimeoutError,
     DeadlineExceededError,
@@ -18,12 +20,15 @@ from actors.errors import (
     StoreError,
 )
 from actors.identifiers import NodeId
+from actors.method import Address
 from actors.supervision import ExitReason
 from runtime.command_line.connect import ChosenCluster, cluster_options, connect
-from runtime.command_line.node_answers import NODE_SECONDS, Member, no_such_node, why
-from runtime.command_line.units import Number
+from runtime.command_line.node_answers import NODE_SECONDS, Member, inspection, no_such_node, why
+from runtime.command_line.units import Number, Text
 from runtime.environment import Process, SystemEnvironment, process_start
 from runtime.membership.cluster_client import ClusterClient, contact_facts
+from runtime.observation.open_calls import read_calls
+from runtime.printable import MOST_NAMED, many
 
 STOP_SECONDS = 60.0
 """How long what is asked may take. A supervisor ends when its children have: those of a pool may
@@ -41,7 +46,7 @@ OTHERS_ASKED_EVERY = 10
 
 
 @click.command(epilog="Example:  understudy stop w1        understudy stop --actor counter")
-@click.argument("name")
+@click.argument("name", type=Text())
 @click.option("--actor", is_flag=True, help="NAME is an actor, not a node.")
 @click.option(
     "--timeout",
@@ -73,11 +78,57 @@ def stop(name: str, actor: bool, timeout: float, chosen: ChosenCluster, as_json:
 
 async def _stop_actor(name: str, seconds: float, chosen: ChosenCluster) -> None:
     async with connect(chosen, "operator") as client:
-        found = (await client.lookup(name, seconds)).address
+        try:
+            found = (await client.lookup(name, seconds)).address
+        except ActorNotFoundError:
+            if any(member["name"] == name for member in client.status["members"]):
+                raise ActorNotFoundError(
+                    f"there is no actor called {name!r} in the cluster, but a node: to make that "
+                    "leave, leave out --actor",
+                    actor=name,
+                ) from None
+            raise
         service = client.endpoint.node_service(found.node, found.incarnation)
         reason = ExitReason("stopped", "by the command line")
-        with _answering(f"actor {name}", found.node, seconds):
-            await service.options(timeout=seconds).stop_actor(name, found.epoch, reason)
+        try:
+            with _answering(f"actor {name}", found.node, seconds):
+                await service.options(timeout=seconds).stop_actor(name, found.epoch, reason)
+        except OutcomeUnknownError as error:
+            unknown = error
+        else:
+            return
+        # The node may have been silent, or the actor takes longer.
+        doing = await _doing(client, found)
+        if doing is None:
+            raise unknown
+        if doing:
+            raise click.ClickException(
+                f"actor {name} was asked to stop, and has not stopped within {seconds:g} s: "
+                f"{doing}. `understudy stack {name}` shows where its tasks wait; run this "
+                "command again to wait longer, with another --timeout"
+            )
+
+
+async def _doing(client: ClusterClient, actor: Address) -> str | None:
+    """What an actor does that has been asked to stop, as a clause; "" if it has stopped meanwhile;
+    None if its node does not answer.
+    """
+    member = {"name": actor.node, "incarnation": actor.incarnation}
+    try:
+        facts: dict[str, Any] | None = await inspection(client, member).actor(actor.name)
+    except CallError:
+        return None
+    if facts is None or facts["epoch"] != actor.epoch:
+        return ""
+    running = [call for call in read_calls(actor.node, facts) if call.state == "running"]
+    if not running:
+        return "no call of it runs; its on_stop has not returned, or children of it have not ended"
+    shown = (
+        call.method + ("" if call.seconds is None else f" for {call.seconds:.1f} s")
+        for call in running[:MOST_NAMED]
+    )
+    more = len(running) - MOST_NAMED
+    return f"it runs {', '.join(shown)}" + (f", and {many(more, 'more call')}" if more > 0 else "")
 
 
 async def _stop_node(name: str, seconds: float, chosen: ChosenCluster) -> None:
