@@ -18,7 +18,7 @@ from actors.handle import Handle, with_methods
 from actors.method import Stream
 from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.imports import import_modules, import_option
-from runtime.command_line.units import Number
+from runtime.command_line.units import Number, Text
 from runtime.command_line.usage import CommandOfValues
 from runtime.membership.cluster_client import ClusterClient
 from runtime.printable import plain_lines
@@ -79,8 +79,8 @@ def _keywords(
     cls=CommandOfValues,
     epilog="Example:  understudy call counter add 5        understudy call counter add -5",
 )
-@click.argument("actor")
-@click.argument("method")
+@click.argument("actor", type=Text())
+@click.argument("method", type=Text())
 @click.argument("arguments", nargs=-1)
 @click.option(
     "--timeout",

@@ -15,7 +15,7 @@ import click
 from actors.errors import JoinError
 from actors.peers import PeerRole, may_act_as
 from runtime.announcements import local_cluster_at, open_clusters
-from runtime.command_line.units import PathName
+from runtime.command_line.units import PathName, Text
 from runtime.environment import SystemEnvironment, host_identity
 from runtime.links.encryption import TLS_VARIABLE, Tls, TlsMode, find_tls, system_network
 from runtime.links.keyring import Keyring
@@ -72,6 +72,7 @@ def tls_options(command: F) -> F:
         *(
             click.option(
                 f"--tls-{name}",
+                type=PathName(),
                 metavar="FILE",
                 expose_value=False,
                 callback=_choose_file,
@@ -164,6 +165,7 @@ def cluster_options(command: F) -> F:
         click.option(
             "--address",
             "-a",
+            type=Text(),
             metavar="HOST:PORT",
             envvar=ADDRESS_VARIABLE,
             help=f"Any node of the cluster. Default: {ADDRESS_VARIABLE}, or {DEFAULT_ADDRESS}, or, "
@@ -171,6 +173,7 @@ def cluster_options(command: F) -> F:
         ),
         click.option(
             "--cluster",
+            type=Text(),
             help="The cluster's name. Default: that of the local cluster at the address, or else "
             "understudy.",
         ),

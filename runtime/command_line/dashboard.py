@@ -20,6 +20,7 @@ from runtime.command_line.connect import (
     security_for,
     warn_of_role,
 )
+from runtime.command_line.units import Text
 from runtime.dashboard.application import DashboardApplication
 from runtime.dashboard.sampler import Sampler
 from runtime.environment import SystemEnvironment, host_identity, raise_alone
@@ -66,6 +67,7 @@ def _token(environment: SystemEnvironment) -> str:
 @click.command(epilog="Example:  understudy dashboard --address 127.0.0.1:7400")
 @click.option(
     "--listen",
+    type=Text(),
     metavar="HOST:PORT",
     default=DEFAULT_LISTEN,
     show_default=True,

@@ -19,6 +19,7 @@ from actors.errors import ActorNotFoundError, CallError
 from runtime.command_line.actor_places import names_alike
 from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.node_answers import NODE_SECONDS, Answers, Member, ask_nodes
+from runtime.command_line.units import Text
 from runtime.hosting.debug_conversation import UNATTENDED_SECONDS
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient
@@ -47,7 +48,7 @@ Command = Callable[[str | None], Awaitable[dict[str, str]]]
 
 
 @click.command(epilog="Example:  understudy debug counter")
-@click.argument("actor")
+@click.argument("actor", type=Text())
 @click.option(
     "--failure", type=int, metavar="NUMBER", help="A failure of it, instead of the latest."
 )

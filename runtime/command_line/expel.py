@@ -32,7 +32,7 @@ from runtime.command_line.secret_rotation import (
     members_now,
     rotate_secret,
 )
-from runtime.command_line.units import PathName
+from runtime.command_line.units import PathName, Text
 from runtime.links.encryption import Tls
 from runtime.links.keyring import Keyring
 from runtime.membership.cluster_client import ClusterClient
@@ -47,9 +47,9 @@ does not answer.
 
 
 @click.command(epilog="Example:  understudy expel w3 --secret-file now --rotate --to next")
-@click.argument("node", required=False)
+@click.argument("node", required=False, type=Text())
 @click.option("--list", "listing", is_flag=True, help="Show which nodes are expelled.")
-@click.option("--readmit", metavar="NODE", help="Let an expelled node join again.")
+@click.option("--readmit", type=Text(), metavar="NODE", help="Let an expelled node join again.")
 @click.option("--absent", is_flag=True, help="Expel a node that does not run now.")
 @click.option(
     "--rotate",

@@ -19,7 +19,7 @@ from runtime.command_line.connect import (
     secret_for,
     warn_of_role,
 )
-from runtime.command_line.units import Number, PathName, bytes_of
+from runtime.command_line.units import Number, PathName, Text, bytes_of
 from runtime.environment import SystemEnvironment
 from runtime.gateway import RequestLimits, application
 from runtime.gateway.requests import check_exposure
@@ -56,6 +56,7 @@ def _token(token_file: Path | None) -> str | None:
 @click.command(epilog="Example:  understudy gateway --allow 'counter.*'")
 @click.option(
     "--listen",
+    type=Text(),
     metavar="HOST:PORT",
     default=DEFAULT_LISTEN,
     show_default=True,

@@ -21,7 +21,7 @@ from runtime.command_line.actor_places import find_actor
 from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.ends import ends_of
 from runtime.command_line.node_answers import inspection, why
-from runtime.command_line.units import size
+from runtime.command_line.units import Text, size
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import unreached
 from runtime.observation.open_calls import OpenCall, read_calls
@@ -34,7 +34,7 @@ SHOWN_ENDS = 5
 
 
 @click.command(epilog="Example:  understudy inspect counter --json")
-@click.argument("actor")
+@click.argument("actor", type=Text())
 @cluster_options
 def inspect(actor: str, chosen: ChosenCluster, as_json: bool) -> None:
     """Show where ACTOR is, what it runs since when and for which caller, and what waits in its

@@ -18,7 +18,9 @@ from runtime.command_line.units import age
 from runtime.membership.cluster_client import ClusterClient
 from runtime.membership.journals import check_journal_name
 from runtime.pools.journal_service import JournalClient
-from runtime.printable import many
+from runtime.printable import many, plain
+
+NO_JOURNAL = "there is no journal of this name; `understudy pools --journals` lists them"
 
 COLUMNS = ("name", "what", "items", "size", "driver", "unused")
 
@@ -84,7 +86,7 @@ def _told_of(removed: dict[str, str], as_json: bool) -> None:
         for name in gone:
             click.echo(f"journal {name} was removed")
         for name, why in left.items():
-            click.echo(f"journal {name} was not removed: {why}", err=True)
+            click.echo(plain(f"error: journal {name} was not removed: {why}"), err=True)
         if not removed:
             click.echo("no journals were removed: none is that old")
     raise SystemExit(1 if left else 0)
@@ -108,7 +110,7 @@ async def _remove(
             try:
                 # The age goes along: a map may have begun with the journal since it was listed.
                 was_there = await journals.remove(name, unused_for)
-                why = "it was used meanwhile" if unused_for else "there is no journal of this name"
+                why = "it was used meanwhile" if unused_for else NO_JOURNAL
                 removed[name] = "" if was_there else why
             except (StoreError, CallError, JournalError) as error:
                 removed[name] = str(error)

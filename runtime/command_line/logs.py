@@ -23,7 +23,7 @@ from runtime.command_line.node_answers import (
     ask_nodes,
     why,
 )
-from runtime.command_line.units import seconds_ago
+from runtime.command_line.units import Text, seconds_ago
 from runtime.environment import SystemEnvironment
 from runtime.logs.archive import ArchivedNode, archived_lines, archived_nodes
 from runtime.logs.formats import iso
@@ -53,7 +53,7 @@ class _Wanted:
 
 
 @click.command(epilog="Example:  understudy logs w1 --since 10m        understudy logs counter -f")
-@click.argument("name", required=False, default="")
+@click.argument("name", required=False, type=Text())
 @click.option("--follow", "-f", is_flag=True, help="Go on with new lines, until Ctrl-C.")
 @click.option(
     "--since",
@@ -77,7 +77,7 @@ class _Wanted:
 )
 @cluster_options
 def logs(
-    name: str,
+    name: str | None,
     follow: bool,
     seconds: float | None,
     level: str,
@@ -91,7 +91,7 @@ def logs(
     and says until when that was. Exit status 1 if a node does not answer. With --json, one
     document; with --follow, one on each line.
     """
-    wanted = _Wanted(name, logging.getLevelNamesMapping()[level.upper()], seconds, limit)
+    wanted = _Wanted(name or "", logging.getLevelNamesMapping()[level.upper()], seconds, limit)
     answers = trio.run(_run, wanted, follow, as_json, chosen)
     raise SystemExit(1 if answers.silent else 0)
 

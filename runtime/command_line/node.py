@@ -26,7 +26,7 @@ from runtime.command_line.connect import (
 )
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.log_options import log_format_option
-from runtime.command_line.units import Number, PathName, bytes_of
+from runtime.command_line.units import Number, PathName, Text, bytes_of
 from runtime.environment import SystemEnvironment
 from runtime.hosting.client_quotas import CLIENT_ACTORS
 from runtime.hosting.threads import NODE_THREADS
@@ -157,14 +157,16 @@ def _check_places(data_dir: Path | None, join: str | None, store: str | None) ->
 
 
 @click.command(epilog="Example:  understudy node --name w1 --join 127.0.0.1:7400")
-@click.option("--name", help="Unique among the live nodes; generated if left out.")
+@click.option("--name", type=Text(), help="Unique among the live nodes; generated if left out.")
 @click.option(
     "--join",
+    type=Text(),
     metavar="HOST:PORT",
     help="Address of any node of the cluster to join. Default: found a new cluster.",
 )
 @click.option(
     "--listen",
+    type=Text(),
     metavar="HOST:PORT",
     help=f"Address to listen on; 0.0.0.0:PORT for all addresses. Default: {DEFAULT_ADDRESS}, or "
     "any free port for a node that joins; if the cluster or the store is on another machine, "
@@ -172,12 +174,14 @@ def _check_places(data_dir: Path | None, join: str | None, store: str | None) ->
 )
 @click.option(
     "--advertise",
+    type=Text(),
     metavar="HOST[:PORT]",
     help="Address that other nodes dial, if it differs from --listen: behind mapped ports, or "
     "with several networks.",
 )
 @click.option(
     "--cluster",
+    type=Text(),
     help="The cluster's name. Default: that of the local cluster to join, otherwise understudy.",
 )
 @click.option(
@@ -293,6 +297,7 @@ def _check_places(data_dir: Path | None, join: str | None, store: str | None) ->
 )
 @click.option(
     "--on-process-start",
+    type=Text(),
     metavar="MODULE:FUNCTION",
     help="Function that each process of an isolated actor calls first, such as to set up an SDK.",
 )
@@ -311,6 +316,7 @@ def _check_places(data_dir: Path | None, join: str | None, store: str | None) ->
 )
 @click.option(
     "--metrics",
+    type=Text(),
     metavar="[https://][HOST:]PORT",
     help="Serve /metrics (Prometheus), /healthz and /readyz over HTTP there, to all who can reach "
     "the address; HOST is 127.0.0.1 if left out. With https://, over TLS by --tls-cert, and "

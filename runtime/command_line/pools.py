@@ -16,7 +16,7 @@ from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.journals import journals_of
 from runtime.command_line.node_answers import NODE_SECONDS, Answers, ask_nodes, inspection, why
 from runtime.command_line.tables import Row, actors_of, ordered, table
-from runtime.command_line.units import seconds_ago
+from runtime.command_line.units import Text, seconds_ago
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.actor_listing import MOST_ROWS
 from runtime.observation.conditions import Condition
@@ -42,7 +42,11 @@ COLUMNS = ("name", "what", "size", "members", "draining", "nodes", "problem")
     "2026-11-23T04:30.",
 )
 @click.option(
-    "--remove", metavar="NAME", multiple=True, help="With --journals: remove the journal NAME."
+    "--remove",
+    type=Text(),
+    metavar="NAME",
+    multiple=True,
+    help="With --journals: remove the journal NAME.",
 )
 @click.option(
     "--prune", is_flag=True, help="With --journals --older-than: remove all that are shown."

@@ -15,7 +15,7 @@ from runtime.command_line.actor_places import find_actor
 from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.files import unpacked, written_whole
 from runtime.command_line.node_answers import NODE_SECONDS, inspection, why
-from runtime.command_line.units import Number, PathName
+from runtime.command_line.units import Number, PathName, Text
 from runtime.hosting.profiler import MOST_RATE, MOST_SECONDS
 from runtime.membership.cluster_client import unreached
 from runtime.printable import plain
@@ -28,7 +28,7 @@ MOST_BYTES = 512 * 1024 * 1024
 
 
 @click.command(epilog="Example:  understudy profile w1 --seconds 5 -o w1.speedscope.json")
-@click.argument("name")
+@click.argument("name", type=Text())
 @click.option("--seconds", type=Number(min=0.1, max=MOST_SECONDS), default=10.0, show_default=True)
 @click.option(
     "--rate",

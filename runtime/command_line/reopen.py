@@ -8,6 +8,7 @@ from typing import Any
 import click
 import trio
 
+from runtime.command_line.units import Text
 from runtime.elastic.settings import parse_pairs
 from runtime.rendezvous.handler import StoreHandler
 from runtime.rendezvous.parameters import RendezvousParameters, back_end_of
@@ -21,9 +22,13 @@ from runtime.rendezvous.registry import create_handler
     help="The back-end that the job's agents use. Default: the one that the endpoint belongs to.",
 )
 @click.option(
-    "--rdzv-endpoint", required=True, metavar="HOST:PORT", help="Endpoint of the rendezvous."
+    "--rdzv-endpoint",
+    type=Text(),
+    required=True,
+    metavar="HOST:PORT",
+    help="Endpoint of the rendezvous.",
 )
-@click.option("--rdzv-id", required=True, help="The job's id.")
+@click.option("--rdzv-id", type=Text(), required=True, help="The job's id.")
 @click.option("--rdzv-conf", default="", metavar="KEY=VALUE,...", help="Options of the rendezvous.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON whether it was closed.")
 def reopen(

@@ -278,9 +278,8 @@ def _show(settings: ElasticSettings, outcome: JobOutcome, *, as_json: bool) -> N
             "run_id": settings.run_id,
             "code": outcome.code,
             "text": outcome.text,
-            "log_dir": str(outcome.log_dir)
-            if settings.log_dir is not None or outcome.code
-            else None,
+            # A temporary one is gone, unless a worker has failed.
+            "log_dir": str(outcome.log_dir) if outcome.log_dir.exists() else None,
             "failures": [
                 {**attrs.asdict(failure), "status": failure.status} for failure in outcome.failures
             ],
@@ -350,14 +349,13 @@ def _prepare(
     given_address = options["master_addr"] or options["local_addr"]
     if alone:
         return settings, partial(_standalone, run_id), given_address or "127.0.0.1"
-    address = given_address or own_address(endpoint)
     if backend == "static":
         conf = {"rank": str(options["node_rank"]), **conf}
-    return (
-        settings,
-        _handlers(backend, endpoint, run_id, (least, most), options["local_addr"] or None, conf),
-        address,
+    handlers = _handlers(
+        backend, endpoint, run_id, (least, most), options["local_addr"] or None, conf
     )
+    # After the endpoint was checked: it is looked up here.
+    return settings, handlers, given_address or own_address(endpoint)
 
 
 def _rules(options: dict[str, Any], workers: int, conf: dict[str, str], *, elastic: bool) -> Rules:

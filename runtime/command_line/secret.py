@@ -24,7 +24,7 @@ from runtime.command_line.secret_rotation import (
     left_to_do,
     rotate_secret,
 )
-from runtime.command_line.units import PathName
+from runtime.command_line.units import PathName, Text
 from runtime.command_line.usage import NamingGroup
 from runtime.links.encryption import Tls
 from runtime.links.keyring import Keyring, secret_id
@@ -51,6 +51,7 @@ def secret() -> None:
 )
 @click.option(
     "--without",
+    type=Text(),
     multiple=True,
     metavar="NODE",
     help="Go on without this node if it does not answer. May be given more than once.",

@@ -14,6 +14,7 @@ from actors.errors import CallError, NodeUnreachableError
 from runtime.command_line.actor_places import find_actor
 from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.node_answers import Member, ask_nodes, inspection, why
+from runtime.command_line.units import Text
 from runtime.membership.cluster_client import ClusterClient, unreached
 from runtime.printable import many, plain
 
@@ -23,7 +24,7 @@ NOTHING: dict[str, Any] = {"tasks": [], "tasks_left_out": 0, "threads": [], "thr
 
 
 @click.command(epilog="Example:  understudy stack counter        understudy stack w1 --all")
-@click.argument("name")
+@click.argument("name", type=Text())
 @click.option("--all", "show_all", is_flag=True, help="Also the runtime's own tasks.")
 @cluster_options
 def stack(name: str, show_all: bool, chosen: ChosenCluster, as_json: bool) -> None:

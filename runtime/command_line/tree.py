@@ -15,7 +15,7 @@ import trio
 from actors.errors import UnderstudyError
 from actors.identifiers import NodeId
 from runtime.command_line.connect import ChosenCluster, cluster_options, connect
-from runtime.command_line.units import Number
+from runtime.command_line.units import Number, Text
 from runtime.environment import SystemEnvironment, unwrap
 from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.tree import GONE, SILENT, Tree, draw_deaths, draw_tree, lines_for
@@ -34,7 +34,7 @@ _COLOURS: dict[str, str] = {
 
 
 @click.command(epilog="Example:  understudy tree pipeline --watch --interval 0.5")
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=Text())
 @click.option(
     "--deaths",
     is_flag=True,

@@ -48,6 +48,19 @@ class PathName(click.Path):
         return super().convert(value, param, ctx)
 
 
+class Text(click.types.StringParamType):
+    """A text that is not empty: an unset variable of a shell gives an empty one, which would mean
+    the default, or match nothing.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The text. Fails with a UsageError."""
+        text = super().convert(value, param, ctx)
+        if not text:
+            self.fail("an empty text names nothing.", param, ctx)
+        return text
+
+
 def age(seconds: float) -> str:
     """For people; clocks of different hosts may differ, so it is not negative and not exact."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):

@@ -14,6 +14,7 @@ from actors.errors import ActorNotFoundError, CallError, MethodNotFoundError
 from runtime.command_line.actor_places import find_actor
 from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.node_answers import Answers, ask_nodes, inspection
+from runtime.command_line.units import Text
 from runtime.membership.cluster_client import ClusterClient
 from runtime.near_names import nearest
 from runtime.observation.open_calls import OpenCall, WaitGraph, WaitStep, read_awaited, read_calls
@@ -21,7 +22,7 @@ from runtime.printable import plain
 
 
 @click.command(epilog="Example:  understudy why counter        understudy why counter.add")
-@click.argument("target", metavar="[ACTOR|CALL]", required=False)
+@click.argument("target", metavar="[ACTOR|CALL]", required=False, type=Text())
 @cluster_options
 def why(target: str | None, chosen: ChosenCluster, as_json: bool) -> None:
     """Say what ACTOR waits for: the call that it runs, the call that this one awaits, and so on,

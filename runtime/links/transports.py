@@ -21,7 +21,7 @@ import trio
 
 from actors.errors import ListenError
 from actors.own_logger import own_logger
-from runtime.host_port import HostPort
+from runtime.host_port import HostPort, host_problem
 from runtime.limited_log import LimitedLog
 from runtime.links.cores import run_delay, usable_cores
 from runtime.links.fork_guard import FORK_GUARD
@@ -419,6 +419,8 @@ def split_host_port(text: str) -> HostPort:
             f"{text!r} is not an address; expected HOST:PORT, for example 127.0.0.1:7400, with a "
             "port from 0 to 65535"
         )
+    if problem := host_problem(bare):
+        raise ValueError(f"{text!r} is not an address: {problem}; expected HOST:PORT")
     return HostPort(bare, int(port))
 
 

@@ -4,13 +4,9 @@ machine to each of them.
 
 from __future__ import annotations
 
-import ipaddress
-import re
-
-from actors.options import is_unprintable, is_unsendable_text
 from actors.own_logger import own_logger
 from actors.short_repr import short_repr
-from runtime.host_port import HostPort
+from runtime.host_port import HostPort, host_problem
 from runtime.links.interfaces import is_unspecified
 from runtime.links.transports import (
     Network,
@@ -24,9 +20,6 @@ MOST_HOST = 244
 """Characters of an advertised host: with `tcp:` and its port no longer than what a handshake takes
 (`runtime.wire.handshake.MAX_NAME`).
 """
-
-_IN_NO_HOST = re.compile(r"[\s*/@?#,;\\]")
-"""What neither a host's name nor an address has, but patterns, URLs and lists have."""
 
 logger = own_logger("understudy.membership")
 
@@ -55,26 +48,19 @@ async def default_listen(network: Network, where: str) -> str:
 def check_advertise(advertise: str) -> None:
     """Raise ValueError for an address that others cannot dial, whatever this node listens on."""
     host, _ = _host_and_port(advertise)
-    if is_unsendable_text(host):
-        raise ValueError(f"advertise={advertise!r}: an address has no lone surrogates")
-    if not host or is_unspecified(host) or _IN_NO_HOST.search(host) or is_unprintable(host):
-        raise ValueError(
-            f"advertise={short_repr(advertise, MOST_HOST)} is not an address that other nodes can "
-            "dial; give the address by which they reach this machine"
-        )
     if len(host) > MOST_HOST:
         raise ValueError(
             f"advertise={short_repr(advertise, MOST_HOST)}: the host has {len(host)} characters, "
             f"and can have {MOST_HOST}"
         )
-    if ":" in host:
-        try:
-            ipaddress.IPv6Address(host)
-        except ValueError as error:
-            raise ValueError(
-                f"advertise={advertise!r} is not an address ({error}); give HOST, HOST:PORT, or "
-                "[V6]:PORT"
-            ) from None
+    problem = host_problem(host) if host else "it has no host"
+    if is_unspecified(host):
+        problem = "it means all addresses of the machine that dials it"
+    if problem:
+        raise ValueError(
+            f"advertise={short_repr(advertise, MOST_HOST)} is not an address that other nodes can "
+            f"dial: {problem}; give the address by which they reach this machine"
+        )
 
 
 async def advertised(network: Network, bound: str, advertise: str | None, where: str) -> str:

@@ -194,19 +194,22 @@ def test_a_reader_that_has_gone_ends_a_command_without_a_line(
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [["explain"], ["--version"], ["--help"]])
-def test_what_cannot_be_printed_is_one_line(shell: Shell, words: list[str]) -> None:
+def test_what_cannot_be_printed_is_one_line(
+    shell: Shell, words: list[str], unbuffered: str
+) -> None:
     with open("/dev/full", "wb") as full:
         done = forked_python.run(
             [*UNDERSTUDY, *words],
-            env=shell.environment,
+            env={**shell.environment, "PYTHONUNBUFFERED": unbuffered},
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
             timeout=50,
             check=False,
         )
-    check_mistake(done, "No space left on device")
+    check_mistake(done, "error: stdout: No space left on device; make room there")
 
 
 def test_a_command_is_started_without_one_of_its_standard_files(shell: Shell) -> None:
@@ -722,12 +725,21 @@ async def main():
 trio.run(main)
 """
 
+EMPTY_NAMES = ("debug", "inspect", "profile", "stack", "stop", "tree", "why")
+"""Commands whose argument is a name, which an unset variable of a shell leaves empty."""
+
 MISTAKES: list[tuple[str, list[str], int, str]] = [
     ("call", ["odd", "__init__"], 1, "no @method '__init__'"),
     ("call", ["odd", "_hosted"], 1, "no @method '_hosted'"),
     ("call", ["odd", "name"], 1, "no @method 'name'; it offers: blank, empty"),
     ("call", ["odd", "options"], 1, "no @method 'options'"),
-    ("call", ["odd", ""], 1, "no @method ''"),
+    ("call", ["odd", ""], 2, "an empty text names nothing"),
+    *((one, [""], 2, "an empty text names nothing") for one in EMPTY_NAMES),
+    ("expel", [""], 2, "an empty text names nothing"),
+    ("expel", ["--readmit", ""], 2, "an empty text names nothing"),
+    ("logs", [""], 2, "an empty text names nothing"),
+    ("pools", ["--journals", "--remove", ""], 2, "an empty text names nothing"),
+    ("pools", ["--journals", "--remove", "nosuch"], 1, "error: journal nosuch was not removed"),
     ("call", ["odd", "a\nb"], 1, "no @method"),
     (
         "call",
@@ -747,7 +759,6 @@ MISTAKES: list[tuple[str, list[str], int, str]] = [
     ("call", ["--secret-file", "/dev/zero", "odd", "take", "1"], 1, "more than 65536 bytes"),
     ("call", ["nobody", "take"], 1, "no actor called 'nobody'"),
     ("call", ["odd"], 2, "Missing argument"),
-    ("stop", [""], 1, "no node called ''"),
     ("stop", ["--actor", "nobody"], 1, "no actor called 'nobody'"),
     ("tree", ["nobody"], 1, "no supervisor called 'nobody'"),
     ("tree", ["--watch", "--interval", "nan"], 2, "is not a finite number"),
@@ -786,6 +797,41 @@ ALONE: list[tuple[list[str], int, str]] = [
     (["run", "nonexistent.py"], 2, "there is no script 'nonexistent.py'"),
     (["demo", "--store", "nowhere"], 1, "a store's address is etcd://"),
     (["reopen", "--rdzv-endpoint", "nowhere", "--rdzv-id", "x"], 2, "'nowhere' is not an address"),
+    *(
+        (["node", option, ""], 2, "an empty text names nothing")
+        for option in ("--listen", "--join", "--advertise", "--name", "--cluster", "--metrics")
+    ),
+    *(
+        (
+            [*words, "a..b:7400"],
+            status,
+            "'a..b:7400' is not an address: its host has nothing before",
+        )
+        for words, status in (
+            (["node", "--listen"], 1),
+            (["node", "--join"], 1),
+            (["node", "--advertise"], 1),
+            (["node", "--metrics"], 2),
+            (["status", "--address"], 1),
+            (["dashboard", "--listen"], 2),
+            (["gateway", "--listen"], 2),
+            (["reopen", "--rdzv-id", "x", "--rdzv-endpoint"], 2),
+        )
+    ),
+    (
+        ["run", "--rdzv-id", "x", "--rdzv-endpoint", "a..b:7400", "--no-python", "true"],
+        2,
+        "'a..b:7400' is not an address: its host has nothing before",
+    ),
+    (["node", "--store", "etcd://a..b:7400"], 1, "its host has nothing before a dot"),
+    (["status", "--address", ""], 2, "an empty text names nothing"),
+    (["status", "--cluster", ""], 2, "an empty text names nothing"),
+    (["status", "--tls-ca", ""], 2, "an empty text names no file"),
+    (
+        ["simulate", "--minutes", "0.001", "--nodes", "1", "--html", "/dev/full"],
+        1,
+        "/dev/full: No space left on device; make room there",
+    ),
     (["status", "--address", "::::"], 1, "'::::' is not an address"),
     (["status", "--address", "[::1"], 1, "'[::1' is not an address"),
     (["status", "--address", "[]:7400"], 1, "'[]:7400' is not an address"),

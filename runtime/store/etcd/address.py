@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import attrs
 
-from runtime.host_port import HostPort
+from runtime.host_port import HostPort, host_problem
 from runtime.private_files import refuse_open_file
 
 SCHEME = "etcd"
@@ -146,6 +146,9 @@ def _endpoint(text: str) -> HostPort:
     bare = host.removeprefix("[").removesuffix("]")
     if "[" in bare or "]" in bare or host not in (bare, f"[{bare}]"):
         raise ValueError(BRACKETS)
+    if problem := host_problem(bare):
+        # Not quoted for the same reason.
+        raise ValueError(f"a member of an etcd:// address is not HOST:PORT: {problem}")
     return HostPort(bare, int(port))
 
 
