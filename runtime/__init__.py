@@ -71,7 +71,26 @@ def _refuse_hiding_files() -> None:
             __import__("actors")
 
 
-_refuse_hiding_files()
+def _is_command() -> bool:
+    """True in a process of the command `understudy`: its script, or `python -m`, which names
+    itself so while it looks for the module.
+    """
+    started = sys.argv[0] if getattr(sys, "argv", None) else ""
+    modules = {"understudy", "runtime.command_line"}
+    return started.rpartition("/")[2] == "understudy" or (
+        started == "-m" and not modules.isdisjoint(sys.orig_argv)
+    )
+
+
+try:
+    _refuse_hiding_files()
+except KeyboardInterrupt:
+    # It is most of what runs before the command can handle Ctrl-C.
+    if not _is_command():
+        raise
+    import os
+
+    os._exit(130)
 
 
 if not TYPE_CHECKING:

@@ -1,10 +1,16 @@
 """Where the script `understudy` begins. It handles Ctrl-C before it loads the commands.
 
 This module and those that Python loads before it import next to nothing, because an interrupt that
-comes during these first milliseconds still shows a traceback.
+comes before this one is loaded still shows a traceback where no module catches it.
 """
 
-from runtime.command_line.interrupts import leave, leave_at_interrupts
+import os
+
+try:
+    from runtime.command_line.interrupts import leave, leave_at_interrupts
+except KeyboardInterrupt:
+    # What `leave` does, which could not be imported.
+    os._exit(130)
 
 
 def run(prog_name: str | None = None) -> None:

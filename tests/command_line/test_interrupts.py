@@ -54,6 +54,9 @@ def interrupted(
 @pytest.mark.parametrize(
     "module",
     [
+        # The first is looked for by `runtime` itself.
+        "outcome",
+        "runtime.command_line.interrupts",
         "runtime.command_line.main",
         "click.utils",
         "runtime.command_line.status",
