@@ -18,7 +18,8 @@ from actors.handle import Handle, with_methods
 from actors.method import Stream
 from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.imports import import_modules, import_option
-from runtime.command_line.units import Number, Text
+from runtime.command_line.locales import unreadable
+from runtime.command_line.units import Number, Readable, Text
 from runtime.command_line.usage import CommandOfValues
 from runtime.membership.cluster_client import ClusterClient
 from runtime.printable import plain_lines
@@ -66,6 +67,8 @@ def _keywords(
 ) -> dict[str, object]:
     named: dict[str, object] = {}
     for text in given:
+        if problem := unreadable(text):
+            raise click.BadParameter(problem)
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise click.BadParameter(f"{text!r} is not NAME=VALUE")
@@ -81,7 +84,7 @@ def _keywords(
 )
 @click.argument("actor", type=Text())
 @click.argument("method", type=Text())
-@click.argument("arguments", nargs=-1)
+@click.argument("arguments", nargs=-1, type=Readable())
 @click.option(
     "--timeout",
     type=Number(min=0, min_open=True),

@@ -26,7 +26,7 @@ from runtime.command_line.store_lists import (
     groups_of,
 )
 from runtime.command_line.tables import Row, actors_of, count_of, ordered, table
-from runtime.command_line.units import Number
+from runtime.command_line.units import Number, Text
 from runtime.dashboard.call_view import CallView
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient
@@ -90,6 +90,7 @@ class Selection:
 @click.option(
     "--filter",
     "filters",
+    type=Text(),
     multiple=True,
     metavar="COLUMN=VALUE",
     help="Only rows in which this holds: =, != (with * and ? as wildcards), >, <, >= or <=. May be "

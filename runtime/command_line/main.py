@@ -18,6 +18,7 @@ from typing import IO, Any
 import click
 
 from runtime.command_line.interrupts import INTERRUPTED_STATUS, raise_interrupts
+from runtime.command_line.locales import readable, unreadable, write_all
 from runtime.command_line.usage import NamingGroup
 from runtime.printable import plain
 from runtime.version import __version__
@@ -157,7 +158,7 @@ class OneLineUsageError(click.UsageError):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write it to stderr, or to `file`."""
-        text = plain(" ".join(self.format_message().split())).removesuffix(".")
+        text = readable(plain(" ".join(self.format_message().split()))).removesuffix(".")
         more = f" (more: {self.ctx.command_path} --help)" if self.ctx is not None else ""
         click.echo(f"error: {text}{more}", file=file or sys.stderr)
 
@@ -167,7 +168,9 @@ class OneLineError(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write it to stderr, or to `file`."""
-        click.echo(f"error: {plain(' '.join(self.message.split()))}", file=file or sys.stderr)
+        click.echo(
+            f"error: {readable(plain(' '.join(self.message.split())))}", file=file or sys.stderr
+        )
 
 
 @contextmanager
@@ -293,7 +296,7 @@ class Commands(NamingGroup):
                 if more:
                     more = f" ({more.replace('More', 'more')})"
                 # It may be of a peer, or of a method: it must not control the terminal.
-                click.echo(f"error: {plain(text)}{more}", err=True)
+                click.echo(f"error: {readable(plain(text))}{more}", err=True)
             sys.exit(EXPELLED_STATUS if isinstance(what, ExpelledError) else 1)
 
 
@@ -378,6 +381,8 @@ def one_line(error: BaseException) -> str:
             f"{error.actor}.{error.method} raised "
             f"{text if text.startswith(kind) else f'{kind}: {text}'.rstrip(': ')}"
         )
+    if isinstance(error, UnicodeEncodeError) and (problem := unreadable(error.object)):
+        return problem.removesuffix(".")
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         from runtime.command_line.system_errors import text_of_file
 
@@ -410,4 +415,5 @@ def main(debug: bool, verbose: bool) -> None:
 def run(prog_name: str | None = None) -> None:
     """Run the command that the arguments of this process name, and end the process."""
     _open_standard_files()
+    write_all(sys.stdout)
     main(prog_name=prog_name, obj=ALONE)

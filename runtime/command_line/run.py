@@ -21,7 +21,7 @@ from click.core import ParameterSource
 
 from runtime.announcements import local_cluster_at
 from runtime.command_line.log_options import log_format_option
-from runtime.command_line.units import Number, PathName
+from runtime.command_line.units import Number, PathName, Text
 from runtime.elastic.agent import JobOutcome, run_agent
 from runtime.elastic.budget import report
 from runtime.elastic.machine import POLICIES, Policy, Rules
@@ -92,7 +92,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         default="",
         metavar="HOST:PORT",
     ),
-    _option("--rdzv-id", "The job's id, the same for all its agents."),
+    _option("--rdzv-id", "The job's id, the same for all its agents.", type=Text()),
     _option("--rdzv-conf", "Options of the rendezvous.", default="", metavar="KEY=VALUE,..."),
     _option(
         "--standalone",

@@ -21,6 +21,7 @@ from runtime.command_line.connect import (
 )
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.main import one_line
+from runtime.command_line.units import Readable
 from runtime.console.lines import Lines, PipedLines, Terminal, is_terminal
 from runtime.console.session import (
     INTERRUPTED,
@@ -39,7 +40,13 @@ from runtime.supervision.placement import CALLS_ONLY
 
 
 @click.command(epilog="Example:  understudy shell -c 'await (await lookup(\"counter\")).add(5)'")
-@click.option("-c", "code", metavar="CODE", help="Run CODE, and print its last expression's value.")
+@click.option(
+    "-c",
+    "code",
+    type=Readable(),
+    metavar="CODE",
+    help="Run CODE, and print its last expression's value.",
+)
 @import_option
 @cluster_options
 def shell(code: str | None, modules: tuple[str, ...], chosen: ChosenCluster, as_json: bool) -> None:
@@ -53,7 +60,10 @@ def shell(code: str | None, modules: tuple[str, ...], chosen: ChosenCluster, as_
         raise click.UsageError("--json prints the value of -c CODE: give both")
     import_modules(modules)
     with showing(_show_json if as_json else show_value):
-        raise SystemExit(trio.run(_run, code, chosen))
+        status = trio.run(_run, code, chosen)
+        # An error of what is still buffered is one line here, and Python's when the process ends.
+        sys.stdout.flush()
+        raise SystemExit(status)
 
 
 async def _run(code: str | None, chosen: ChosenCluster) -> int:

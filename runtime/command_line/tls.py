@@ -16,7 +16,7 @@ import click
 
 from runtime.command_line.connect import DEFAULT_CLUSTER
 from runtime.command_line.system_errors import written_to
-from runtime.command_line.units import PathName
+from runtime.command_line.units import PathName, Text
 from runtime.command_line.usage import NamingGroup
 from runtime.environment import SystemEnvironment
 from runtime.printable import plain
@@ -93,6 +93,7 @@ def ca(directory: Path, days: int) -> None:
 @tls.command(epilog="Example:  understudy tls cert --name w1 --role node")
 @click.option(
     "--name",
+    type=Text(),
     required=True,
     help=f"The node's name; {ANY_NAME!r} for any, as programs that connect need it.",
 )

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from actors.retry import MOST_COUNT
+from runtime.command_line.locales import unreadable
 from runtime.environment import SystemEnvironment
 
 MOST = 1e9
@@ -48,7 +49,18 @@ class PathName(click.Path):
         return super().convert(value, param, ctx)
 
 
-class Text(click.types.StringParamType):
+class Readable(click.types.StringParamType):
+    """A text that the locale's encoding can read."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The text. Fails with a UsageError."""
+        text = super().convert(value, param, ctx)
+        if problem := unreadable(text):
+            self.fail(problem, param, ctx)
+        return text
+
+
+class Text(Readable):
     """A text that is not empty: an unset variable of a shell gives an empty one, which would mean
     the default, or match nothing.
     """

@@ -749,7 +749,7 @@ MISTAKES: list[tuple[str, list[str], int, str]] = [
     ),
     ("call", ["odd", "take", "1", "2"], 1, "too many positional arguments; it takes (one)"),
     ("call", ["odd", "take", "1", "-k", "ones=2"], 1, "argument 'ones'; did you mean 'one'?"),
-    ("call", ["odd", "take", "\udcff"], 1, "lone surrogate"),
+    ("call", ["odd", "take", "\udcff"], 2, r"'\xff' is no text in"),
     ("call", ["odd", "empty"], 1, "odd.empty raised RuntimeError"),
     ("call", ["odd", "lines"], 1, "odd.lines raised ValueError: first line"),
     ("call", ["odd", "items", "1"], 1, "too many positional arguments; it takes ()"),
