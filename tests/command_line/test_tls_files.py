@@ -71,7 +71,7 @@ def test_a_key_of_the_ca_that_is_none_is_named_in_one_line(tmp_path: Path, conte
         (["cert", "--dir", "no pki", "--name", "a"], "`understudy tls ca --dir 'no pki'` makes it"),
         (["cert", "--name", "a", "--role", "king"], "'king' is not one of"),
         (["cert", "--name", "a", "--days", "0"], "not in the range"),
-        (["cert", "--name", ""], "no node accepts"),
+        (["cert", "--name", ""], "an empty text names nothing"),
         (["cert", "--name", "a\x1b[2J"], "without control characters"),
         (["cert", "--name", "a/b"], "cannot be the name of a file"),
     ],
