@@ -11,7 +11,7 @@ from runtime.hosting.cell import Invocation
 from runtime.limited_log import LimitedLog
 from runtime.user_errors import summary_of, traceback_of
 
-_REFUSALS: Final = (UnderstudyError, TypeError, ValueError)
+_REFUSALS: Final = (RuntimeError, TypeError, UnderstudyError, ValueError)
 """What services of the runtime raise where they do not do what a caller asks for."""
 
 

@@ -11,11 +11,13 @@ from typing import Any, cast
 
 import trio
 
+from actors.class_names import class_name
 from actors.errors import (
     ConnectionLostError,
     NodeDiedError,
     NodeUnreachableError,
     NotTheOwnerError,
+    OutcomeUnknownError,
     OwnerDiedError,
     ReferenceReleasedError,
 )
@@ -29,7 +31,13 @@ from runtime.references.owned_values import UNKNOWN_SECONDS, OwnedValues
 from runtime.references.state_changes import StateChanges
 from runtime.references.table import Effect, ReferenceState, ReferenceTable
 from runtime.references.value_codec import ValueCodec
-from runtime.references.values import UNKNOWN, EncodedValue, FailedValue, SharedValue
+from runtime.references.values import (
+    UNKNOWN,
+    EncodedValue,
+    FailedValue,
+    SharedValue,
+    StoredValue,
+)
 from runtime.service_calls import SERVICE_ENDED
 from runtime.shared_memory.mappings import MappedArenas, NotLendableError
 from runtime.shared_memory.pool import FinalizerQueue, SharedMemoryLocation
@@ -167,12 +175,13 @@ class ValueFetcher:
         returns its result.
         """
         answer: Any = None
-        while not isinstance(answer, list):
+        while answer is None:
             answer = await self._answer(
                 state,
                 lambda owner_id: self._service(*owner_id).call_value(
                     list(state.identity), name, list(args), kwargs
                 ),
+                lambda answer: isinstance(answer, list) and len(cast("list[object]", answer)) == 1,
             )
         return cast("list[object]", answer)[0]
 
@@ -300,6 +309,7 @@ class ValueFetcher:
             lambda owner_id: self._service(*owner_id).fetch(
                 list(state.identity), self._reader(owner_id)
             ),
+            lambda answer: issubclass(type(answer), StoredValue),
         )
         self.seconds.add(self._stopwatch() - began)
         if isinstance(answer, SharedValue):
@@ -356,10 +366,14 @@ class ValueFetcher:
         return EncodedValue(shared.control, tuple(segments))
 
     async def _answer(
-        self, state: ReferenceState, ask: Callable[[NodeId], Awaitable[object]]
+        self,
+        state: ReferenceState,
+        ask: Callable[[NodeId], Awaitable[object]],
+        fits: Callable[[object], bool],
     ) -> object:
         """Ask the owner, and the next owner if the value has moved. Returns the answer, or None if
-        there is no outcome yet. Raises what the producing call raised.
+        there is no outcome yet. Raises what the producing call raised, and OutcomeUnknownError for
+        an answer that has none of these meanings and does not fit.
         """
         since: float | None = None
         while True:
@@ -383,11 +397,19 @@ class ValueFetcher:
             elif type(answer) is int and answer == UNKNOWN:
                 since = await self._unknown(state, owner_id, since)
             elif isinstance(answer, list) and len(cast("list[object]", answer)) == 2:
-                self._apply(self._table.on_moved(state.identity, NodeId(answer[0], answer[1])))
+                moved_to = _next_owner(cast("list[object]", answer), owner_id)
+                self._apply(self._table.on_moved(state.identity, moved_to))
             elif type(answer) is int:
                 return None
-            else:
+            elif fits(answer):
                 return answer
+            else:
+                # Asked again, it would answer so for ever.
+                raise OutcomeUnknownError(
+                    f"node {owner_id.name} answers what no owner of a value answers: a "
+                    f"{class_name(type(answer))}",
+                    node=owner_id.name,
+                )
 
     async def _unknown(
         self, state: ReferenceState, owner_id: NodeId, since: float | None
@@ -452,6 +474,18 @@ class ValueFetcher:
             elif 0 <= place - len(states) < len(states):
                 # The larger ones first: who waits for the outcome finds that it is a failure.
                 states[place - len(states)].is_failed = True
+
+
+def _next_owner(answer: list[object], asked: NodeId) -> NodeId:
+    """Return the node to which a value has moved, as the owner that was `asked` says. Raises
+    OutcomeUnknownError for what is no node: it would go into tables of this whole node.
+    """
+    name, incarnation = answer
+    if type(name) is not str or type(incarnation) is not int:
+        raise OutcomeUnknownError(
+            f"node {asked.name} says that a value has moved, and not to which node", node=asked.name
+        )
+    return NodeId(name, incarnation)
 
 
 def _indices_done(states: Sequence[ReferenceState]) -> frozenset[int]:

@@ -90,15 +90,15 @@ class ValueWithReferences(StoredValue):
 @attrs.frozen
 class FailedValue:
     """The failure of the producing call, encoded as errors are on the wire, and where it was
-    raised.
+    raised. Peers send it, and the node keeps it, so its types are checked.
     """
 
-    code: str
-    plain: dict[str, object]
-    actor: str
-    method: str
-    node: str
-    epoch: int
+    code: str = attrs.field(validator=attrs.validators.instance_of(str))
+    plain: dict[str, object] = attrs.field(validator=attrs.validators.instance_of(dict))
+    actor: str = attrs.field(validator=attrs.validators.instance_of(str))
+    method: str = attrs.field(validator=attrs.validators.instance_of(str))
+    node: str = attrs.field(validator=attrs.validators.instance_of(str))
+    epoch: int = attrs.field(validator=attrs.validators.instance_of(int))
 
 
 def _bytes_of(encoded: EncodedValue) -> int:

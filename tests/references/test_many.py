@@ -266,7 +266,7 @@ async def test_an_answer_is_refused_and_not_its_link_while_too_many_references_w
     keeper = await _keeper_of(three, MOST + 1)
     links = dict(internals_of(three.driver).links)
     few_arrivals()
-    with pytest.raises(OutcomeUnknownError, match=r"give_all answered, but .* has read") as it:
+    with pytest.raises(OutcomeUnknownError, match=r"give_all ran, but .* has read") as it:
         await keeper.give_all()
     assert it.value.method == "give_all"
     # The traceback has what was read of the message in it.
@@ -309,6 +309,31 @@ async def test_a_fetched_value_is_refused_and_not_lost_while_too_many_references
         del it
         await _see_all_settled(three)
     assert [await one.fetch() for one in await whole.fetch()] == [*range(MOST + 1)]
+
+
+@pytest.mark.parametrize(
+    "answer", [[["second"], 1], ["second", {}], [[], []], [], [1, 2, 3], {}, "second", None]
+)
+async def test_an_owner_that_answers_what_no_owner_does_costs_the_fetch_and_no_node(
+    three: Three, answer: object
+) -> None:
+    value = await three.put("first", "whole")
+
+    async def serve(self: OwnedValues, *reader: object) -> object:
+        await trio.lowlevel.checkpoint()
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OwnedValues, "serve", serve)
+        with trio.fail_after(60), pytest.raises(OutcomeUnknownError, match="node first"):
+            await value.fetch()
+        with trio.fail_after(60), pytest.raises(OutcomeUnknownError, match="node first"):
+            await value.call.upper()
+    del value
+    gc.collect()
+    references = internals_of(three.driver).references
+    await until(lambda: not references.held, "the value is dropped")
+    assert await (await three.put("second", "another")).fetch() == "another"
 
 
 async def test_a_value_that_cannot_be_read_is_an_error_that_names_it_and_costs_no_link(
