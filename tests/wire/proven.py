@@ -54,8 +54,9 @@ from runtime.links.loans import FEATURE
 from runtime.links.settlement import SettlementAnswerKind
 from runtime.links.transports import SocketNetwork
 from runtime.node import internals_of
-from runtime.store.interface import Compare, Get, Put
+from runtime.store.interface import Compare, Delete, Get, Put, Transaction
 from runtime.store.memory import StoreMachine
+from runtime.store.transaction_rows import pack_transactions, unpack_transactions
 from runtime.wire.frames import LIMITS, Frame, FrameReader, Kind
 from runtime.wire.handshake import Dialer, Introduction, Peer
 from runtime.wire.tags import MESSAGE
@@ -269,18 +270,24 @@ class Log(logging.Handler):
             self.wrong.append(self.format(record))
 
 
+_WAIT = cbor2.dumps("wait")
+
+
 class Harmless:
     """Tells frames whose very purpose is to end things, or to change what all agree upon: those are
     not sent while they are well-formed.
     """
 
-    WRITES = frozenset({"put", "delete", "transaction", "grant", "revoke"})
+    WRITES = frozenset({"put", "delete", "transaction", "transact", "grant", "revoke"})
     OWN = "fuzz"
     """What the keys begin with that a fuzzing peer may write to."""
 
     def allows(self, frame: Frame) -> bool:
         """True if a frame, as the node will read it, may be sent."""
         control = frame.control
+        if frame.kind == Kind.SEND and _WAIT in control:
+            # A one-way call goes on without its caller, and this one for ever.
+            return False
         if frame.kind not in (Kind.CALL, Kind.SEND) or b"@" not in control:
             return True
         try:
@@ -321,6 +328,8 @@ class Harmless:
         if type(arguments) is not list or not arguments:
             # A list can be written as a tag as well, and is one again where it is read.
             return type(arguments) in (int, str, bytes, type(None)) or arguments == []
+        if name == "transact":
+            return all(map(self._writes_only_own, arguments))
         if name in ("grant", "revoke"):
             # A lease that nobody renews is over soon, unless it is for years; and leases of nodes
             # have numbers that can be met. A number can be written as a tag as well, and True is 1.
@@ -328,6 +337,21 @@ class Harmless:
         keys = list(self._keys(arguments if name == "transaction" else arguments[:1]))
         known = name == "transaction" or type(arguments[0]) is str
         return known and all(key.startswith(self.OWN) for key in keys)
+
+    def _writes_only_own(self, packed: Any) -> bool:
+        """True for packed transactions that write to no other keys, and for what is none."""
+        if type(packed) is not bytes:
+            return type(packed) in (int, str, type(None))
+        try:
+            batch = unpack_transactions(packed)
+        except ValueError:
+            return True
+        return all(
+            one.key.startswith(self.OWN)
+            for transaction in batch
+            for one in (*transaction.then, *transaction.otherwise)
+            if type(one) is not Get
+        )
 
     def _keys(self, value: Any) -> Iterator[str]:
         """All keys that the operations of a transaction name, and what stands in the place
@@ -436,6 +460,18 @@ def requests(node: Node) -> list[Frame]:
                 [Compare("fuzz/a", "version", 1)],
                 [Put("fuzz/b", b"1"), Get("fuzz/a")],
                 [Get("fuzz/b")],
+            )
+        ],
+        (store, "transact"): [
+            (
+                pack_transactions(
+                    [
+                        Transaction(
+                            (Compare("fuzz/c", "version", 1),), (Put("fuzz/c", b"1"),), (Get("a"),)
+                        ),
+                        Transaction((), (Delete("fuzz/c"), Get("fuzz/d"))),
+                    ]
+                ),
             )
         ],
         (store, "keep_alive"): [(10**6,)],
@@ -911,8 +947,15 @@ class Run:
                 }
                 if not any(loads.values()):
                     return
+        running = [
+            f"{one.full_name}{one.args}, of {one.verified}"
+            for cell in internals_of(node).cells.values()
+            if not cell.system
+            for one in cell.running
+        ]
         raise BrokenPromiseError(
-            f"{SETTLE_SECONDS:g} s after the last of the peers the node keeps {loads}: {links[:5]}"
+            f"{SETTLE_SECONDS:g} s after the last of the peers the node keeps {loads}: {links[:5]}; "
+            f"its actors run {running[:5]}"
         )
 
 
