@@ -48,6 +48,7 @@ from actors.method import Address
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason
 from runtime import Node, open_node
+from runtime.calls.protocol import KEEP_RESULT
 from runtime.hosting.node_service import STORE_SERVICE
 from runtime.links.link import Link
 from runtime.links.loans import FEATURE
@@ -285,8 +286,9 @@ class Harmless:
     def allows(self, frame: Frame) -> bool:
         """True if a frame, as the node will read it, may be sent."""
         control = frame.control
-        if frame.kind == Kind.SEND and _WAIT in control:
-            # A one-way call goes on without its caller, and this one for ever.
+        if _WAIT in control and (frame.kind == Kind.SEND or frame.flags & KEEP_RESULT):
+            # A one-way call goes on without its caller, as one does whose result others may hold,
+            # and this one for ever.
             return False
         if frame.kind not in (Kind.CALL, Kind.SEND) or b"@" not in control:
             return True
@@ -954,8 +956,8 @@ class Run:
             for one in cell.running
         ]
         raise BrokenPromiseError(
-            f"{SETTLE_SECONDS:g} s after the last of the peers the node keeps {loads}: {links[:5]}; "
-            f"its actors run {running[:5]}"
+            f"{SETTLE_SECONDS:g} s after the last of the peers the node keeps {loads}: "
+            f"{links[:5]}; its actors run {running[:5]}"
         )
 
 
