@@ -35,7 +35,7 @@ class Store(Actor):
 async def test_a_result_that_the_node_cannot_read_is_that_of_the_actor(node: Node) -> None:
     store = await node.options(isolation="process", name="store").spawn(Store)
     with trio.fail_after(60):
-        with pytest.raises(OutcomeUnknownError, match=r"^store\.left answered, but its answer"):
+        with pytest.raises(OutcomeUnknownError, match=r"^store\.left ran, but its result"):
             await store.left()
 
 
