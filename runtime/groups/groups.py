@@ -43,7 +43,7 @@ from actors.short_repr import short_repr
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.routes import passed_over
-from runtime.environment import Environment, first
+from runtime.environment import Environment, first, raise_as_it_is
 from runtime.error_to_raise import ErrorToRaise
 from runtime.groups.memberships import (
     GroupMembership,
@@ -554,7 +554,7 @@ class ProcessGroup(Generic[A]):
                     nursery.start_soon(send, bounds)
         except BaseExceptionGroup as group:
             # What cannot be encoded cannot be sent to any of them: one error is enough.
-            raise first(group) from None
+            raise_as_it_is(first(group))
         if refusals:
             refusal = ErrorToRaise(refusals[0])
             refusals[0].add_note(f"a broadcast, which was sent to {many(handed, 'member')}")
@@ -591,7 +591,7 @@ class ProcessGroup(Generic[A]):
                 for index, (one, bound) in enumerate(asked):
                     nursery.start_soon(call, index, one, bound)
         except BaseExceptionGroup as group:
-            raise first(group) from None
+            raise_as_it_is(first(group))
         return [answer for answer in answers if answer is not None]
 
     def watch(self) -> GroupWatch[A]:

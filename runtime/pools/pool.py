@@ -62,7 +62,7 @@ from actors.reference import Reference
 from actors.retry import RetryPolicy, check_whole_number
 from actors.short_repr import short_repr
 from runtime.calls.routes import passed_over
-from runtime.environment import first
+from runtime.environment import first, raise_as_it_is
 from runtime.membership.journals import Journals, check_journal_name
 from runtime.pools.batch_sizes import KnownPace
 from runtime.pools.journal_driver import JournalDriver
@@ -445,7 +445,7 @@ class Pool(ProcessBound, Generic[A]):
         except BaseExceptionGroup as group:
             # Arguments that cannot be sent to one member cannot be sent to any: each call has
             # raised the same error.
-            raise first(group) from None
+            raise_as_it_is(first(group))
         return [answer for answer in answers if answer is not None]
 
     def choose(self, routing: Routing = "least-loaded", *, key: Hashable = None) -> A:

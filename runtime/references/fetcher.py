@@ -24,7 +24,7 @@ from actors.errors import (
 from actors.identifiers import NodeId, ReferenceId
 from actors.own_logger import own_logger
 from actors.reference import Reference
-from runtime.environment import Environment, first
+from runtime.environment import Environment, first, raise_as_it_is
 from runtime.lifetime import Lifetime
 from runtime.references.memory.values import Segment
 from runtime.references.owned_values import UNKNOWN_SECONDS, OwnedValues
@@ -209,7 +209,7 @@ class ValueFetcher:
         except BaseExceptionGroup as group:
             # Several owners are asked in parallel, so an error comes in a group. Callers expect the
             # single error.
-            raise first(group) from None
+            raise_as_it_is(first(group))
         return _indices_done(states)
 
     async def _wait_some(self, states: Sequence[ReferenceState], count: int) -> None:

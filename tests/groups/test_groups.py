@@ -5,6 +5,7 @@ ended.
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from actors.errors import (
     CallTimeoutError,
     DeadlineExceededError,
     EmptyGroupError,
+    EncodeError,
     FilterRefusedError,
     NodeUnreachableError,
     NotExecutedError,
@@ -161,6 +163,29 @@ async def test_a_broadcast_with_arguments_that_the_method_does_not_take_is_refus
         await group.broadcast(Reader.on_news)  # type: ignore[call-arg]
     with pytest.raises(BadArgumentsError, match=r"on_news was not called: .*txt"):
         await group.broadcast(Reader.on_news, txt="tea")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("way", ["broadcast", "call_all"])
+async def test_the_error_of_a_call_of_all_members_is_freed_with_what_holds_it(
+    pair: Pair, readers: dict[str, Reader], way: str
+) -> None:
+    """Frames of its traceback have the arguments: in a circle with the group of the nursery, they
+    would wait for the cyclic collector.
+    """
+    group: Any = pair.here.group("news", Reader)
+    await until_seen(group, list("abcd"))
+    freed: list[weakref.ref[EncodeError]] = []
+    gc.disable()
+    try:
+        try:
+            await getattr(group, way)(Reader.on_news, object())
+        except EncodeError as error:
+            freed.append(weakref.ref(error))
+        assert freed
+        with trio.fail_after(60):
+            await until(lambda: freed[0]() is None, "the error is freed")
+    finally:
+        gc.enable()
 
 
 class Choosy(Filter):
