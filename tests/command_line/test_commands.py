@@ -123,8 +123,15 @@ def test_a_node_that_does_not_leave_is_not_said_to_have_stopped(shell: Shell) ->
         "`node.asked_to_leave`",
     )
     waiting = shell.start([*UNDERSTUDY, "stop", "stays", "--json", "--address", address])
+
+    def links_of_clients() -> int:
+        listed = shell.run("list", "links", "--json", "--address", address)
+        links = json.loads(listed.stdout)["links"]
+        return sum(one["node"] == "stays" and one["peer"].startswith("client-") for one in links)
+
+    # Its own, and that of the command that looks. Before, it would find no node to be stopped.
+    until_blocking(lambda: links_of_clients() >= 2, "the command waits for the node")
     # It sees the end of one that is killed meanwhile, before its lease has ended.
-    until_blocking(lambda: "stays" in shell.run("status", "--address", address).stdout, "it is up")
     process.kill()
     assert json.loads(waiting.communicate(timeout=50)[0])["ended"]
 
