@@ -184,9 +184,15 @@ async def test_a_result_that_cannot_be_sent_is_that_of_its_item_alone(pair: Pair
     assert "item 2" in str(found[2])
 
 
-@pytest.mark.parametrize("isolation", ["none", "process"])
-@pytest.mark.parametrize("on", ["here", "there"])
-@pytest.mark.parametrize("function", [Squares.shape, Squares.shape_in_thread])
+@pytest.mark.parametrize(
+    ("function", "on", "isolation"),
+    [
+        (Squares.shape, "here", "none"),
+        (Squares.shape, "there", "process"),
+        (Squares.shape_in_thread, "here", "process"),
+        (Squares.shape_in_thread, "there", "none"),
+    ],
+)
 async def test_a_result_that_cannot_be_built_here_is_that_of_its_item_alone(
     pair: Pair, function: Any, on: str, isolation: Isolation
 ) -> None:
