@@ -139,7 +139,7 @@ async def test_parameters_that_are_positional_only_are_shown_so(pair: Pair, wher
         await actor.add(first=1)
     with pytest.raises(BadArgumentsError, match=rf"{first}; it takes \(first, /\)\n"):
         await actor.only(first=1)
-    # `Signature.bind` of 3.13.0 takes it for one of the rest; then the method's own call refuses it.
+    # `Signature.bind` of 3.13.0 counts it among the rest, and the call of the method refuses it.
     with pytest.raises(
         BadArgumentsError,
         match=r"it takes \(first, /, \*\*rest\)|missing 1 required positional argument: 'first'",
