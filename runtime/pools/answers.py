@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from actors.class_names import is_one_of
 from actors.errors import CallError, DecodeError, ProtocolError, ReplyDecodeError, ReplyEncodeError
 from actors.identifiers import ActorId
 from runtime.calls.error_codec import RAISED as RAISED_CODE
@@ -66,8 +67,8 @@ class AnswerReader:
         if code == RAISED:
             return RAISED, rebuild(RAISED_CODE, value, place, self._codec.find_class)
         if code == REFUSED:
-            described = type(value) in _PAIR_TYPES and len(cast("list[object]", value)) == 2
-            kind, plain = cast("list[object]", value) if described else (None, None)
+            is_pair = is_one_of(type(value), _PAIR_TYPES) and len(cast("list[object]", value)) == 2
+            kind, plain = cast("list[object]", value) if is_pair else (None, None)
             return REFUSED, rebuild(kind, plain, place, self._codec.find_class)
         if code == UNSENDABLE:
             text = f"its result cannot be sent: {value}"
@@ -129,7 +130,8 @@ def _checked(answer: object, count: int) -> tuple[float, list[int], list[object]
 
 def _pair(value: object) -> tuple[int, object]:
     """Return the code and the value of an outcome. Raises ProtocolError."""
-    if type(value) in _PAIR_TYPES:
+    # Not `in`: that asks the class for its hash, and a metaclass of users may raise.
+    if is_one_of(type(value), _PAIR_TYPES):
         code, *values = cast("list[object]", value)
         if type(code) is int and len(values) == 1:
             return code, values[0]
