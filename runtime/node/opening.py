@@ -514,6 +514,11 @@ def _check(
         raise ValueError("data_dir is empty: give the path of a directory")
     if given["join"] is not None and given["store"] is not None:
         raise ValueError("a store leads to its cluster by itself: give join or store, not both")
+    if isinstance(listen := given["listen"], str) and listen.startswith("unix:"):
+        raise ValueError(
+            f"listen={listen!r}: a node listens at HOST:PORT; other nodes of its machine reach it "
+            "over a Unix socket that it opens by itself"
+        )
     if isinstance(join := given["join"], str):
         try:
             split_address(join)

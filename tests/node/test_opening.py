@@ -103,6 +103,7 @@ UNDIALLED = (
         *(({"advertise": one}, ValueError, "is not an address") for one in UNDIALLED),
         ({"advertise": "a..b"}, ValueError, "nothing before a dot, or between two dots"),
         ({"listen": "a..b:7400"}, ValueError, "'a..b:7400' is not an address: its host has noth"),
+        ({"listen": "unix:/x"}, ValueError, "'unix:/x': a node listens at HOST:PORT"),
         ({"join": "a..b:7400"}, JoinError, "'a..b:7400' is not an address: its host has nothing"),
         ({"advertise": "a" * 245}, ValueError, "advertise=.* the host has 245 characters"),
         ({"advertise": "here:port"}, ValueError, "expected HOST:PORT"),
