@@ -159,6 +159,12 @@ COSTLY = frozenset(
         "an interrupt comes between a call and its wait",
         "a node that leaves is the only one asked",
         "a pool that has found no room looks for none",
+        "deferred calls are overtaken",
+        "the latest deferred call is first",
+        "what seems to be taken is not asked for",
+        "what waits for a worker is not answered before a goodbye",
+        "a stopped spin is polled on",
+        "memory that was closed is taken for all memory",
     }
 )
 """Found by the first `SEEDS` as well, after more than five seconds of a processor: `make long`
