@@ -89,6 +89,13 @@ turns: thousands may be due at once, and the task of each runs in the same pass 
 """
 
 
+RESTART_LOOK_SECONDS = (0.1, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Seconds before each look whether a supervisor that has ended is restarted. Its children are
+stopped once it is missing at two looks in a row: one reads the store more than once, while others
+write. After these, `Orphans` looks at longer intervals.
+"""
+
+
 LEFT_BEHIND_SECONDS = 1.0
 """Seconds for which children that did not stop are gathered for one line of the log."""
 
@@ -259,9 +266,12 @@ class SupervisionWork:
         """The supervisor has ended without `stop`: by a task of its class that raised, by a start
         that was cut short, or with an `on_stop` of its class that does not call its own. Unless it
         is restarted, calls that wait for the restart of a child fail, and its children are stopped,
-        all at the same time.
+        all at the same time. Where that is not known yet, this does not wait until it is.
         """
-        if self._lasting or self._exit is not None or self._stops:
+        if self._exit is not None or self._stops:
+            return
+        if self._lasting:
+            self._node_nursery.start_soon(self._stop_unless_restarted, reason)
             return
         # None of them is started again, or still.
         self._work.cancel()
@@ -273,6 +283,24 @@ class SupervisionWork:
         await self._withdraw(children, last=True)
         # After the intents: calls of a child that has been stopped do not wait for it. What is not
         # reached in the caller's time is stopped as an orphan (`Orphans`).
+        await self._stop_all(children, reason)
+
+    async def _stop_unless_restarted(self, reason: ExitReason) -> None:
+        """Stop the children, all at the same time, if the supervisor is not restarted after all:
+        its own supervisor may end together with it, or may have stopped it in its start.
+        """
+        missing = 0
+        for seconds in RESTART_LOOK_SECONDS:
+            await trio.sleep(seconds)
+            try:
+                missing = 0 if await self._spawner.is_supervised(self._name) else missing + 1
+            except (CallError, StoreError):
+                missing = 0
+            if missing == 2:
+                await self._stop_all(list(self._children), reason)
+                return
+
+    async def _stop_all(self, children: Sequence[ChildState], reason: ExitReason) -> None:
         why = ExitReason("parent stopped", f"its supervisor {self._name} has ended: {reason}")
         async with trio.open_nursery() as nursery:
             for child in children:

@@ -11,8 +11,11 @@ import trio
 
 from actors import Actor, ChildSpec, Ignore, Supervisor, method
 from actors.errors import ActorNotFoundError, ActorNotNeededError, ActorStartError
-from actors.supervision import ExitReason
+from actors.supervision import ExitReason, RestartBackoff
 from runtime import open_node
+from runtime.node import internals_of
+from runtime.supervision.orphans import Orphans
+from tests.waiting import until
 
 NODE = "n"
 
@@ -52,6 +55,17 @@ class Failing(Supervisor):
         await trio.sleep_forever()
 
     async def crash(self) -> None:
+        raise ValueError("of a task")
+
+
+class Crashing(Supervisor):
+    """Crashes when it is told to."""
+
+    @method(concurrent=True)
+    async def crash(self) -> None:
+        self.nursery.start_soon(self.fail)
+
+    async def fail(self) -> None:
         raise ValueError("of a task")
 
 
@@ -105,6 +119,68 @@ async def test_they_are_stopped_where_the_start_is_cancelled(stopped: list[str])
             assert sorted(stopped) == ["s/a", "s/b", "s/c"]
             with pytest.raises(ActorNotFoundError):
                 await node.lookup("s/a")
+
+
+@pytest.fixture
+def no_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node looks for children whose supervisor is gone: that is the last resort."""
+
+    async def run(self: Orphans) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(Orphans, "run", run)
+
+
+@pytest.mark.usefixtures("no_orphans")
+async def test_they_are_stopped_where_the_start_of_the_whole_tree_is_cancelled(
+    stopped: list[str],
+) -> None:
+    with trio.fail_after(60):
+        async with open_node(NODE) as node:
+            async with trio.open_nursery() as nursery:
+                outer = [ChildSpec.of("s", Failing, "waits")]
+                nursery.start_soon(node.options(name="o").spawn, Supervisor, outer)
+                await Failing.started.wait()
+                nursery.cancel_scope.cancel()
+            await until(lambda: len(stopped) == 3, "all are stopped")
+            for name in ("o", "o/s", "o/s/a"):
+                with pytest.raises(ActorNotFoundError):
+                    await node.lookup(name)
+
+
+@pytest.mark.usefixtures("no_orphans")
+async def test_they_are_stopped_where_a_crash_ends_the_supervisor_above_as_well(
+    stopped: list[str],
+) -> None:
+    with trio.fail_after(60):
+        async with open_node(NODE) as node:
+            inner = ChildSpec.of("s", Crashing, CHILDREN)
+            await node.options(name="o").spawn(Supervisor, [inner], intensity=0)
+            await (await node.lookup("o/s", Crashing)).crash()
+            await until(lambda: len(stopped) == 3, "all are stopped")
+            for name in ("o", "o/s", "o/s/a"):
+                with pytest.raises(ActorNotFoundError):
+                    await node.lookup(name)
+
+
+@pytest.mark.usefixtures("no_orphans")
+async def test_they_live_on_where_the_supervisor_is_restarted_after_a_crash(
+    stopped: list[str],
+) -> None:
+    with trio.fail_after(60):
+        async with open_node(NODE) as node:
+            backoff = RestartBackoff(initial_delay=1.0, max_delay=1.0)
+            inner = ChildSpec.of("s", Crashing, CHILDREN)
+            await node.options(name="o").spawn(Supervisor, [inner], backoff=backoff)
+            first = await node.lookup("o/s", Crashing)
+            await first.crash()
+            # Longer than the looks that stop the children of one that is not restarted.
+            await until(lambda: "o/s" not in internals_of(node).cells, "it has crashed")
+            again = await node.lookup("o/s", Crashing)
+            assert {one.state for one in await again.children()} == {"running"}
+            assert stopped == []
+            assert await (await node.lookup("o/s/a", Worker)).ping() == "pong"
+        assert len(stopped) == 3
 
 
 async def test_those_of_a_supervised_supervisor_are_stopped(
