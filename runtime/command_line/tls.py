@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 CA_DAYS, DAYS = 3650, 90
+
+MOST_DAYS = 36_500
+"""A century: dates of certificates end with the year 9999."""
+
 BACKDATED = datetime.timedelta(minutes=5)
 """A certificate is valid a little before it is made, for machines whose clocks are behind."""
 
@@ -56,7 +60,11 @@ def tls() -> None:
 
 def _days(default: int) -> Callable[[F], F]:
     return click.option(
-        "--days", type=click.IntRange(min=1), default=default, show_default=True, help="Valid for."
+        "--days",
+        type=click.IntRange(min=1, max=MOST_DAYS),
+        default=default,
+        show_default=True,
+        help="Valid for.",
     )
 
 
@@ -127,8 +135,7 @@ def cert(
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
-    authority = _read(directory / "ca.pem")
-    signer = _signer(directory)
+    authority, signer = _authority(directory)
     uri = certified_uri(cluster, role, name)
     if not Certified.of((uri,)).role:
         raise click.UsageError(
@@ -201,7 +208,7 @@ def revoke(files: tuple[Path, ...], directory: Path, days: int) -> None:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
 
-    authority, signer = _read(directory / "ca.pem"), _signer(directory)
+    authority, signer = _authority(directory)
     where = directory / "crl.pem"
     known, number = _revoked(where, authority)
     now = _now()
@@ -363,6 +370,18 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def _authority(directory: Path) -> tuple[x509.Certificate, EllipticCurvePrivateKey]:
+    """The CA's certificate, and its key."""
+    authority, signer = _read(directory / "ca.pem"), _signer(directory)
+    if authority.public_key() != signer.public_key():
+        # All nodes would refuse what it signs.
+        raise click.ClickException(
+            f"{directory / 'ca-key.pem'} is not the key of {directory / 'ca.pem'}: restore the "
+            "file that was replaced"
+        )
+    return authority, signer
 
 
 def _signer(directory: Path) -> EllipticCurvePrivateKey:

@@ -32,6 +32,14 @@ RULE = "authorize"
 
 _WIRE = os.path.dirname(codec.__file__)
 
+_LOOK_THROUGH = frozenset(
+    os.path.join(os.path.dirname(_WIRE), *place)
+    for place in (("calls", "spawnable.py"), ("plain_calls", "plain_values.py"))
+)
+"""Further files of the runtime that look through whole messages on the event loop. By their paths:
+rooms above this one.
+"""
+
 _ACTORS: dict[CodeType, Callable[[dict[str, Any]], str]] = {
     TaskWorkers._run.__code__: lambda found: found["invocation"].cell.address.name,
     ActorHost.begin.__code__: lambda found: found["address"].name,
@@ -127,7 +135,7 @@ def remedy(innermost: FrameType | None, who: str) -> str:
     `running_code`.
     """
     file = "" if innermost is None else innermost.f_code.co_filename
-    if os.path.dirname(file) == _WIRE:
+    if os.path.dirname(file) == _WIRE or file in _LOOK_THROUGH:
         return (
             "It writes or reads a large message: send bulk as bytes or numpy arrays, which are not "
             "looked through, or in several calls"

@@ -59,6 +59,21 @@ def test_a_key_of_the_ca_that_is_none_is_named_in_one_line(tmp_path: Path, conte
     assert "No such file or directory; `understudy tls ca` makes it" in text
 
 
+def test_a_key_of_another_ca_signs_nothing(tmp_path: Path) -> None:
+    place = ["--dir", str(tmp_path)]
+    assert said("ca", *place)[0] == 0
+    assert said("cert", *place, "--name", "w1")[0] == 0
+    # As a careless copy does: the key of a node in the place of the CA's.
+    (tmp_path / "w1-key.pem").replace(tmp_path / "ca-key.pem")
+    for words in (("cert", *place, "--name", "w2"), ("revoke", *place)):
+        status, text = said(*words)
+        assert status == 1
+        assert f"{tmp_path}/ca-key.pem is not the key of {tmp_path}/ca.pem" in text
+        assert len(text.splitlines()) == 1
+    assert not (tmp_path / "w2.pem").exists()
+    assert not (tmp_path / "crl.pem").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -71,6 +86,9 @@ def test_a_key_of_the_ca_that_is_none_is_named_in_one_line(tmp_path: Path, conte
         (["cert", "--dir", "no pki", "--name", "a"], "`understudy tls ca --dir 'no pki'` makes it"),
         (["cert", "--name", "a", "--role", "king"], "'king' is not one of"),
         (["cert", "--name", "a", "--days", "0"], "not in the range"),
+        (["cert", "--name", "a", "--days", "3000000"], "not in the range 1<=x<=36500"),
+        (["ca", "--days", "99999999"], "not in the range 1<=x<=36500"),
+        (["revoke", "--days", "99999999"], "not in the range 1<=x<=36500"),
         (["cert", "--name", ""], "an empty text names nothing"),
         (["cert", "--name", "a\x1b[2J"], "without control characters"),
         (["cert", "--name", "a/b"], "cannot be the name of a file"),

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from actors import Actor, method
 from actors.supervision import ExitReason
 from runtime import open_node
+from runtime.calls import spawnable
 from runtime.hosting.loop_watch import OUTSIDE, LoopWatch, remedy, running_code
+from runtime.plain_calls import plain_values
 from runtime.timings import Timings
 from runtime.wire import codec
 
@@ -134,11 +136,12 @@ async def test_the_actor_and_the_method_are_named_wherever_its_code_runs() -> No
 
 
 def test_the_remedy_fits_what_blocks_the_loop() -> None:
-    found: dict[str, Any] = {}
-    exec(compile("def write():\n    return frame()", codec.__file__, "exec"), found)
-    found["frame"] = lambda: sys._getframe(1)
     here = sys._getframe()
-    assert "send bulk as bytes or numpy arrays" in remedy(found["write"](), "looked.at_once (...)")
+    for module in (codec, spawnable, plain_values):
+        found: dict[str, Any] = {"frame": lambda: sys._getframe(1)}
+        exec(compile("def look():\n    return frame()", str(module.__file__), "exec"), found)
+        text = remedy(found["look"](), "looked.at_once (...)")
+        assert "send bulk as bytes or numpy arrays" in text
     assert "Make it a plain `def`" in remedy(here, "looked.at_once (...)")
     assert "trio.to_thread.run_sync" in remedy(here, running_code(here)[0])
     assert "trio.to_thread.run_sync" in remedy(None, OUTSIDE)
