@@ -16,7 +16,8 @@ import trio
 from actors.call_context import call_context
 from actors.errors import CallError, DecodeError, UnderstudyError
 from actors.own_logger import own_logger
-from runtime.gateway.calls import GatewayCalls, HttpCall
+from runtime.gateway.calls import GatewayCalls, HttpCall, SilentNodesError
+from runtime.gateway.descriptions import Descriptions, Names
 from runtime.gateway.media import (
     CBOR,
     EVENTS,
@@ -28,8 +29,14 @@ from runtime.gateway.media import (
     json_of,
     names_any,
 )
-from runtime.gateway.openapi import openapi_of
-from runtime.gateway.problems import Problem, ProblemError, problem_of
+from runtime.gateway.openapi import json_of_parts, openapi_of
+from runtime.gateway.problems import (
+    NOT_EXECUTED,
+    RETRY_HEADERS,
+    Problem,
+    ProblemError,
+    problem_of,
+)
 from runtime.gateway.requests import (
     Access,
     ClientGoneError,
@@ -44,7 +51,7 @@ from runtime.gateway.requests import (
 )
 from runtime.gateway.responses import ResponseWriter
 from runtime.limited_log import LimitedLog
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.plain_calls.keyed_calls import PlainOutcome
 from runtime.plain_calls.plain_values import decoded
 from runtime.plain_calls.service import IS_STREAM, LARGE_BODY
@@ -57,6 +64,9 @@ connections.
 
 READERS = 2
 """Threads for large bodies."""
+
+WRITERS = 1
+"""Threads for descriptions. They have no use for more: Python runs one at a time."""
 
 logger = own_logger("understudy.gateway")
 
@@ -142,7 +152,9 @@ class HttpGateway:
         self._calls = calls
         self._access = access
         self._limits = limits
+        self._descriptions = Descriptions(self._describe, internals_of(node).environment.now)
         self._readers = trio.CapacityLimiter(READERS)
+        self._writers = trio.CapacityLimiter(WRITERS)
         self._in_flight = 0
         self._log = LimitedLog(logger, trio.current_time)
 
@@ -346,18 +358,35 @@ class HttpGateway:
 
     async def _description(self, head: RequestHead) -> bytes:
         names = parse_qs(head.query).get("actor")
+        made = await self._descriptions.of(None if names is None else frozenset(names))
+        if isinstance(made, Problem):
+            raise ProblemError.of(made)
+        return made
+
+    async def _describe(self, names: Names) -> bytes | Problem:
         try:
             described = await self._calls.described(names)
+        except SilentNodesError as error:
+            step = "repeat the request; ?actor=NAME asks only the node of that actor"
+            return Problem(
+                503, "NodesSilent", str(error), NOT_EXECUTED, step, headers=RETRY_HEADERS
+            )
         except (CallError, UnderstudyError) as error:
-            raise ProblemError(
+            return Problem(
                 503,
                 type(error).__name__,
                 f"the actors could not be listed: {error}",
+                NOT_EXECUTED,
                 "repeat the request",
-                headers=(("retry-after", "1"),),
-            ) from None
+                headers=RETRY_HEADERS,
+            )
         secured = self._access.token is not None
-        return json_of(openapi_of(described, self._calls.is_allowed, secured=secured))
+
+        def write() -> bytes:
+            return json_of_parts(openapi_of(described, self._calls.is_allowed, secured=secured))
+
+        # Beside the loop: a thousand actors have 16 MB.
+        return await trio.to_thread.run_sync(write, limiter=self._writers)
 
 
 async def _live(receive: Receive, send: Send) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from fnmatch import fnmatchcase
 from typing import cast
 
@@ -44,14 +44,19 @@ from runtime.plain_calls.keyed_calls import (
     fingerprint,
 )
 from runtime.plain_calls.service import (
+    MOST_DESCRIBED,
     PlainCallService,
     PlainTarget,
     described_error,
 )
+from runtime.printable import one_of
 from runtime.service_calls import LONG_POLL
 
 ANSWER_SECONDS = 2.0
 """Seconds beyond the timeout of a call: within them its node can report the exact outcome."""
+
+DESCRIBE_SECONDS = 5.0
+"""Seconds in which a node is to describe its actors: a thousand take it about one."""
 
 FIRST_WAIT = 0.02
 LONGEST_WAIT = 0.5
@@ -76,6 +81,16 @@ class HttpCall:
     body: bytes = attrs.field(repr=False)
     seconds: float | None
     key: str = attrs.field(repr=False)
+
+
+class SilentNodesError(Exception):
+    """Nodes did not describe their actors. `nodes`: their names, in order."""
+
+    def __init__(self, nodes: list[str]) -> None:
+        super().__init__(
+            f"within {DESCRIBE_SECONDS:g} s there was no description from {one_of(nodes)}"
+        )
+        self.nodes = nodes
 
 
 class _KeyedAttempt:
@@ -174,38 +189,48 @@ class GatewayCalls:
             # Does not wait: it only notifies the producer.
             await items.aclose()  # noqa: ASYNC102, ASYNC120
 
-    async def described(self, names: list[str] | None) -> DescribedActors:
+    async def described(self, names: Collection[str] | None) -> DescribedActors:
         """Ask the hosts of these actors, or of all actors with names, to describe their methods.
-        Raises CallError if the names cannot be read; what does not answer in time is left out.
+        Raises CallError if the names cannot be read, and SilentNodesError if a node does not
+        answer: what is left is no description of the cluster.
         """
         node = self._node
         with node._lifetime.asking("the actors could not be listed"):
             found = await internals_of(node).names.all()
-        wanted = set(names) if names is not None else None
         places: dict[NodeId, list[str]] = {}
         for address in found:
-            if wanted is None or address.name in wanted:
+            if names is None or address.name in names:
                 places.setdefault(address.node_id, []).append(address.name)
         described = DescribedActors()
+        silent: list[str] = []
         async with trio.open_nursery() as nursery:
-            for (name, incarnation), actors in places.items():
-                nursery.start_soon(self._describe, name, incarnation, actors, described)
+            for place, actors in places.items():
+                nursery.start_soon(self._describe, place, actors, described, silent)
+        if silent:
+            raise SilentNodesError(sorted(silent))
         return described
 
     async def _describe(
-        self, node: str, incarnation: int, actors: list[str], described: DescribedActors
+        self, place: NodeId, actors: list[str], described: DescribedActors, silent: list[str]
     ) -> None:
         service = internals_of(self._node).endpoint.system_handle(
-            PlainCallService, PLAIN_SERVICE, node, incarnation, ONCE
+            PlainCallService, PLAIN_SERVICE, *place, ONCE
         )
         ask = cast(
-            "BoundMethod[..., dict[str, object]]", service.options(timeout=ANSWER_SECONDS).describe
+            "BoundMethod[..., dict[str, object]]",
+            service.options(timeout=DESCRIBE_SECONDS).describe,
         )
         try:
-            described.add(await ask(sorted(actors)))
+            described.add(await ask(sorted(actors)[:MOST_DESCRIBED]))
+            described.left_out += max(0, len(actors) - MOST_DESCRIBED)
+        except (ActorNotFoundError, MethodNotFoundError):
+            # A node of a version without the service: its actors cannot be called through the
+            # gateway either, so that the description is complete without them.
+            self._log.log(logging.INFO, "node %s has no service to describe actors", place.name)
         except CallError as error:
-            # Once for each request of a client's.
-            self._log.log(logging.INFO, "node %s does not describe its actors: %s", node, error)
+            # Once for each description that a client asks for.
+            self._log.warning("node %s does not describe its actors: %s", place.name, error)
+            silent.append(place.name)
 
     async def _joined(self, attempt: _KeyedAttempt, gone: trio.Event) -> PlainOutcome | None:
         """Wait for a call that another request makes; None if the client has gone before its

@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import attrs
 
-from runtime.gateway.media import CBOR, EVENTS, JSON, JSON_LINES, PROBLEM_JSON
+from runtime.gateway.media import CBOR, EVENTS, JSON, JSON_LINES, PROBLEM_JSON, json_of
+from runtime.printable import many
 from runtime.version import __version__
 
 Object = dict[str, object]
@@ -62,6 +63,8 @@ class DescribedActors:
 
     actors: list[dict[str, object]] = attrs.field(factory=list)
     definitions: dict[str, object] = attrs.field(factory=dict)
+    left_out: int = 0
+    """Actors beyond those that a node describes in one answer."""
 
     def add(self, answer: dict[str, object]) -> None:
         """Add what one node has answered about its actors."""
@@ -90,12 +93,15 @@ def openapi_of(
                 paths[path] = {"post": _operation(name, str(actor.get("class")), own, one)}
     schemas = _used(paths, described.definitions) | {"Problem": _PROBLEM}
     components: Object = {"schemas": schemas}
+    text = "Each path calls one method of one actor."
+    if described.left_out:
+        text += f" {many(described.left_out, 'actor')} left out: ask for them with ?actor=NAME."
     document: Object = {
         "openapi": "3.1.0",
         "info": {
             "title": "Actors of an Understudy cluster",
             "version": __version__,
-            "description": "Each path calls one method of one actor.",
+            "description": text,
         },
         "paths": paths,
         "components": components,
@@ -104,6 +110,24 @@ def openapi_of(
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"token": []}]
     return document
+
+
+def json_of_parts(document: Object) -> bytes:
+    """The description as JSON. Written path by path: the writer of a whole document would hold up
+    other threads until its end.
+    """
+    parts: list[bytes] = []
+    for key, section in document.items():
+        if isinstance(section, dict):
+            inner = (_pair(name, one) for name, one in cast("Object", section).items())
+            parts.append(json_of(key) + b":{" + b",".join(inner) + b"}")
+        else:
+            parts.append(_pair(key, section))
+    return b"{" + b",".join(parts) + b"}"
+
+
+def _pair(key: str, value: object) -> bytes:
+    return json_of(key) + b":" + json_of(value)
 
 
 def _operation(name: str, class_path: str, own: str, method: Object) -> Object:

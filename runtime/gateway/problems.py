@@ -19,6 +19,8 @@ from runtime.plain_calls.service import IS_STREAM, NO_STREAM
 RETRY_AFTER = 1
 """Seconds. Refusals pass within seconds: a mailbox has room again, an actor is placed again."""
 
+RETRY_HEADERS = (("retry-after", str(RETRY_AFTER)),)
+
 NOT_EXECUTED = "not executed"
 
 _TITLES = {
@@ -84,6 +86,7 @@ OF_SERVERS = frozenset(
         "KeyOfStream",
         "MediaType",
         NO_STREAM,
+        "NodesSilent",
         "NotAcceptable",
         "OriginRefused",
         "PathNotFound",
@@ -118,6 +121,13 @@ class ProblemError(Exception):
     ) -> None:
         super().__init__(detail)
         self.problem = Problem(status, error, detail, NOT_EXECUTED, next_step, headers=headers)
+
+    @classmethod
+    def of(cls, problem: Problem) -> ProblemError:
+        """The error that answers with a problem."""
+        error = cls(problem.status, problem.error, problem.detail, problem.next_step)
+        error.problem = problem
+        return error
 
 
 @attrs.frozen
@@ -174,7 +184,7 @@ def problem_of(outcome: PlainOutcome, actor: str, method: str) -> Problem:
     elif outcome.outcome == "not executed":
         status, next_step = _REFUSALS.get(error, (503, next_step))
         if status == 503:
-            headers = (("retry-after", str(RETRY_AFTER)),)
+            headers = RETRY_HEADERS
     else:
         # Also an outcome that a newer node has reported and this version does not know.
         status = 504
