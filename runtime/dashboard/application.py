@@ -16,12 +16,18 @@ from urllib.parse import parse_qs
 import attrs
 import trio
 
-from actors.errors import UnderstudyError
+from actors.errors import CallError, RemoteError, UnderstudyError, outcome_of
 from actors.own_logger import own_logger
 from runtime.dashboard.sampler import Sampler, TooManyActorsError
 from runtime.dashboard.schedule import MOST_ACTORS, is_topic
 from runtime.gateway.media import EVENTS, JSON, json_of
-from runtime.gateway.problems import Problem, ProblemError
+from runtime.gateway.problems import (
+    NOT_EXECUTED,
+    RETRY_HEADERS,
+    Problem,
+    ProblemError,
+    status_of,
+)
 from runtime.gateway.requests import (
     Access,
     ClientGoneError,
@@ -60,6 +66,13 @@ TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
+NEXT = {
+    NOT_EXECUTED: "reload the page",
+    "raised": "look at the page what has happened",
+    "unknown": "look at the page what has happened",
+}
+"""What to do after an action that has failed, by its outcome."""
+
 MISTAKE = Problem(
     500,
     "DashboardFailure",
@@ -253,15 +266,34 @@ class DashboardApplication:
                     text = await questions.drain_node(name)
                 case _:
                     raise ValueError("there is no such action")
+        except CallError as error:
+            # First: what a supervisor has raised may be a ValueError as well.
+            raise ProblemError.of(_failed(error)) from None
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             # JSON may nest deeper than Python reads it, and its numbers may be infinite.
             raise ProblemError(400, "BadAction", summary_of(error), "reload the page") from None
         except (UnderstudyError, trio.TooSlowError) as error:
-            raise ProblemError(
-                504, type(error).__name__, summary_of(error), "look at the page what has happened"
-            ) from None
+            raise ProblemError.of(_failed(error)) from None
         logger.warning("an action of a page: %s", text)
         await answer.whole(200, JSON, json_of({"done": text}))
+
+
+def _failed(error: UnderstudyError | trio.TooSlowError) -> Problem:
+    """The answer to an action that has failed. Its status says whether it may have been done."""
+    # An error that is not of a call says nothing of that.
+    outcome = outcome_of(error) if isinstance(error, CallError) else "unknown"
+    kind = type(error).__name__
+    if isinstance(error, RemoteError):
+        kind = error.remote_type.rpartition(":")[2] or kind
+    status = status_of(outcome, kind)
+    return Problem(
+        status,
+        kind,
+        summary_of(error),
+        outcome,
+        NEXT[outcome] if status != 503 else "try again",
+        headers=RETRY_HEADERS if status == 503 else (),
+    )
 
 
 def _topics(head: RequestHead) -> list[str]:

@@ -22,6 +22,7 @@ from actors.errors import (
 from actors.identifiers import NodeId
 from actors.messages import import_path
 from actors.method import Address
+from actors.supervision import ExitReason
 from actors.supervisor import DeathReport
 from runtime.dashboard.call_view import CallView
 from runtime.dashboard.cluster_view import ClusterView, agreed_members
@@ -47,6 +48,9 @@ from runtime.rendezvous.overview import jobs_of
 
 STOP_SECONDS = 60.0
 """How long an actor may take to stop; the members of a pool may take 30 s."""
+
+BY_DASHBOARD = "by the dashboard"
+"""In the exit reason of what a page has stopped."""
 
 NODE_SECONDS = 2.0
 """Seconds in which a node is to answer a dashboard."""
@@ -569,17 +573,25 @@ class ClusterQuestions:
     # What a dashboard may be allowed to do.
 
     async def stop_actor(self, name: str, epoch: int) -> str:
-        """Stop this epoch of an actor. Raises CallError; ValueError if no node has it."""
-        from actors.supervision import ExitReason
-
+        """Stop this epoch of an actor. Raises CallError; ValueError if no node has it, or not in
+        this epoch.
+        """
         place = self._view.place_of(name)
         member = next((one for one in self.members if one["name"] == place), None)
         member = member or await self._member_of(name)
         if member is None:
             raise ValueError(f"no node that answers has an actor called {name!r}")
         service = self._client.endpoint.node_service(member["name"], member["incarnation"])
-        reason = ExitReason("stopped", "by the dashboard")
-        await service.options(timeout=STOP_SECONDS).stop_actor(name, epoch, reason)
+        reason = ExitReason("stopped", BY_DASHBOARD)
+        ended: object = await service.options(timeout=STOP_SECONDS).stop_actor(name, epoch, reason)
+        if not isinstance(ended, ExitReason):
+            raise ValueError(
+                f"{name} was not stopped: {member['name']} has no actor of this name with epoch "
+                f"{epoch}; it has ended, moved or been started again"
+            )
+        # Also where it did not stop in time and was killed.
+        if BY_DASHBOARD not in ended.text:
+            raise ValueError(f"{name} with epoch {epoch} had ended before: {_line_of(str(ended))}")
         return f"{name} was stopped"
 
     async def drain_node(self, name: str) -> str:
@@ -592,10 +604,16 @@ class ClusterQuestions:
         return f"{name} drains and leaves"
 
     async def restart_child(self, supervisor: str, child: str) -> str:
-        """Start a child that has no actor. Raises CallError or another UnderstudyError."""
+        """Start a child that has no actor. Raises CallError or another UnderstudyError, and
+        ValueError for an actor that is no supervisor.
+        """
         handle = await self._client.lookup(supervisor)
+        # The handle of a class that is imported here knows its methods.
+        restart = getattr(handle, "restart_child", None)
+        if restart is None:
+            raise ValueError(f"{supervisor} is no supervisor")
         with trio.fail_after(20.0):
-            await handle.restart_child(child)
+            await restart(child)
         return f"{child} was started"
 
 
@@ -695,7 +713,11 @@ def _silent(silent: dict[str, str]) -> Rows:
 
 
 def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return _line_of(str(error)) or type(error).__name__
+
+
+def _line_of(text: str) -> str:
+    return (text.strip().splitlines() or [""])[0]
 
 
 def death_rows(

@@ -167,6 +167,16 @@ def explaining(error: str, outcome: str) -> str:
     return f"understudy explain {error}"
 
 
+def status_of(outcome: str, error: str) -> int:
+    """The status of a call that has ended so, with an error of this type."""
+    if outcome == "raised":
+        return 422
+    if outcome == NOT_EXECUTED:
+        return _REFUSALS.get(error, (503, ""))[0]
+    # Also an outcome that a newer node has reported and this version does not know.
+    return 504
+
+
 def problem_of(outcome: PlainOutcome, actor: str, method: str) -> Problem:
     """The problem that says how a call has ended."""
     assert outcome.outcome != "value"
@@ -175,18 +185,15 @@ def problem_of(outcome: PlainOutcome, actor: str, method: str) -> Problem:
     more: dict[str, object] = {"actor": actor, "method": method}
     headers: tuple[tuple[str, str], ...] = ()
     next_step = _NEXT.get(outcome.outcome, _NEXT["unknown"])
+    status = status_of(outcome.outcome, error)
     if outcome.outcome == "raised":
-        status = 422
         more |= {
             "class": outcome.error.get("class", ""),
             "fields": outcome.error.get("fields", {}),
         }
-    elif outcome.outcome == "not executed":
-        status, next_step = _REFUSALS.get(error, (503, next_step))
+    elif outcome.outcome == NOT_EXECUTED:
+        next_step = _REFUSALS.get(error, (status, next_step))[1]
         if status == 503:
             headers = RETRY_HEADERS
-    else:
-        # Also an outcome that a newer node has reported and this version does not know.
-        status = 504
     known = outcome.outcome if outcome.outcome in _NEXT else "unknown"
     return Problem(status, error, detail, known, next_step, more, headers)

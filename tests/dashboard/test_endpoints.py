@@ -14,9 +14,16 @@ import pytest
 import trio
 
 from actors import ChildSpec, SpawnOptions, Supervisor
-from actors.errors import ActorNotFoundError
+from actors.errors import (
+    ActorNotFoundError,
+    CallTimeoutError,
+    NodeUnreachableError,
+    RemoteError,
+    StoreUnavailableError,
+)
 from runtime import open_node
 from runtime.dashboard.application import MOST_PAGES
+from runtime.dashboard.questions import ClusterQuestions
 from runtime.dashboard.sampler import LOST_SECONDS, Sampler
 from runtime.dashboard.schedule import MOST_ACTORS, TOPICS
 from runtime.environment import SystemEnvironment
@@ -431,7 +438,8 @@ async def test_actions_where_they_are_allowed() -> None:
             lambda found: found["actors"].get("shop/clerk", {}).get("epoch", 0) > before,
         )
         # The same once more is about an actor that is there no more.
-        await dashboard.act(action="stop-actor", name="shop/clerk", epoch=before)
+        again = await dashboard.act(action="stop-actor", name="shop/clerk", epoch=before)
+        assert again.json == stopped.json
         after = (await dashboard.snapshot("cluster"))["actors"]["shop/clerk"]["epoch"]
         assert after == row["actors"]["shop/clerk"]["epoch"]
         shop: Any = await world.node.lookup("shop")
@@ -443,6 +451,78 @@ async def test_actions_where_they_are_allowed() -> None:
         await world.node.lookup("shop/clerk", Clerk)
         assert (await dashboard.act(action="drain-node", name="one")).status == 200
         assert world.node.asked_to_leave.is_set()
+
+
+class RaisedValueError(RemoteError, ValueError):
+    """What a caller gets of a method that has raised a ValueError."""
+
+
+async def test_a_stop_of_another_epoch_is_an_error_and_stops_nothing() -> None:
+    async with open_world(actions=True) as world:
+        clerk: Any = await world.node.lookup("shop/clerk", Clerk)
+        epoch = clerk.address.epoch
+        for wrong in (-5, epoch + 7):
+            answer = await world.dashboard.act(action="stop-actor", name="shop/clerk", epoch=wrong)
+            assert (answer.status, answer.json["error"]) == (400, "BadAction")
+            assert answer.json["outcome"] == "not executed"
+            assert f"no actor of this name with epoch {wrong}" in answer.json["detail"]
+            assert answer.json["next"] == "reload the page"
+        assert await clerk.sell() == 1
+        # One that has failed meanwhile, and was started again.
+        await clerk.fail()
+        await until(
+            lambda: world.dashboard.snapshot("cluster"),
+            "its supervisor has started it again",
+            lambda found: found["actors"].get("shop/clerk", {}).get("epoch", 0) > epoch,
+        )
+        answer = await world.dashboard.act(action="stop-actor", name="shop/clerk", epoch=epoch)
+        assert (answer.status, answer.json["error"]) == (400, "BadAction")
+        assert "had ended before" in answer.json["detail"]
+        assert "the till is <b>empty</b>" in answer.json["detail"]
+
+
+@pytest.mark.parametrize(
+    ("action", "status", "error", "outcome"),
+    [
+        ({"supervisor": "nobody", "name": "x"}, 404, "ActorNotFoundError", "not executed"),
+        ({"supervisor": "shop/clerk", "name": "x"}, 400, "BadAction", "not executed"),
+        ({"supervisor": "shop", "name": "x"}, 422, "ChildNotFoundError", "raised"),
+        ({"supervisor": "shop", "name": "clerk"}, 422, "ChildRunningError", "raised"),
+    ],
+)
+async def test_the_status_of_an_action_that_fails_says_whether_it_was_done(
+    action: dict[str, str], status: int, error: str, outcome: str
+) -> None:
+    async with open_world(actions=True) as world:
+        answer = await world.dashboard.act(action="start-child", **action)
+        found = answer.status, answer.json["error"], answer.json["outcome"]
+        assert found == (status, error, outcome)
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "outcome"),
+    [
+        (NodeUnreachableError("no connection"), 503, "not executed"),
+        (RaisedValueError("no"), 422, "raised"),
+        (CallTimeoutError("no answer"), 504, "unknown"),
+        (StoreUnavailableError("no store"), 504, "unknown"),
+        (trio.TooSlowError(), 504, "unknown"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_an_action_that_may_have_been_done_is_504_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, status: int, outcome: str
+) -> None:
+    async def fail(*_: object) -> None:
+        raise failure
+
+    async with open_world(actions=True) as world:
+        await world.dashboard.snapshot("cluster")
+        monkeypatch.setattr(ClusterQuestions, "drain_node", fail)
+        answer = await world.dashboard.act(action="drain-node", name="one")
+        assert (answer.status, answer.json["outcome"]) == (status, outcome)
+        assert answer.json["error"] == type(failure).__name__
+        assert answer.headers.get("retry-after") == ("1" if status == 503 else None)
 
 
 @pytest.mark.parametrize(
@@ -468,7 +548,7 @@ async def test_actions_that_are_none_are_refused(body: bytes) -> None:
     async with open_world(actions=True) as world:
         headers = {**AUTHORIZATION, "Content-Type": "application/json"}
         answer = await world.dashboard.http.ask("POST", "/api/actions", body, headers=headers)
-        assert answer.status in (400, 413, 504), answer.body
+        assert answer.status in (400, 404, 413), answer.body
         assert (answer.json["error"] == "BadAction") == (answer.status == 400)
         assert answer.json["next"]
         if b"format-disk" in body:
