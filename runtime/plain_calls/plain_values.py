@@ -34,7 +34,8 @@ from actors.reference import Reference
 from runtime.user_errors import guarded, repr_of, summary_of
 from runtime.wire.arrays import TWO_ITEMS
 from runtime.wire.exceptions import fields_of
-from runtime.wire.standard_types import EXCEPTIONS, TEXTS, named_tuple_fields
+from runtime.wire.plain_writer import check_text
+from runtime.wire.standard_types import EXCEPTIONS, TEXTS, UnsendableError, named_tuple_fields
 from runtime.wire.tags import BUILTIN_TAGS
 
 MOST_DEPTH = 32
@@ -69,7 +70,9 @@ def encoded_plain(value: object) -> bytes:
     try:
         return cbor2.dumps(value, canonical=True)
     except (cbor2.CBOREncodeError, UnicodeError, ValueError) as error:
-        # Text with half of a surrogate pair, which no UTF-8 can say.
+        # Text with half of a surrogate pair, which no UTF-8 can say. Only now, so that what can be
+        # written is not looked through, is it searched for.
+        plain(value, "body", 0)
         raise EncodeError(f"this cannot be written as CBOR: {error}") from None
 
 
@@ -158,6 +161,8 @@ def plain(value: Any, path: str, depth: int) -> object:
 
 def _plain(value: Any, path: str, depth: int, met: _Containers) -> object:
     kind = type(value)
+    if kind is str:
+        return _text(value, path)
     if kind in _AS_IT_IS:
         return value
     if kind is int:
@@ -175,12 +180,26 @@ def _plain(value: Any, path: str, depth: int, met: _Containers) -> object:
         return _plain_dict(value, path, depth, met)
     writer = _WRITERS.get(kind)
     if writer is not None:
-        return writer(value)
+        written = writer(value)
+        # A path of files may have bytes that are no text.
+        return _text(written, path) if type(written) is str else written
     return _plain_object(value, kind, path, depth, met)
+
+
+def _text(text: str, path: str) -> str:
+    if not text.isascii():
+        try:
+            check_text(text)
+        except UnsendableError as error:
+            raise EncodeError(f"{path} {error}", path=path) from None
+    return text
 
 
 def _plain_dict(value: dict[Any, Any], path: str, depth: int, met: _Containers) -> object:
     if all(type(key) is str for key in value):
+        for key in value:
+            if not key.isascii():
+                _text(key, f"{path} (a key)")
         found = {key: _plain(one, f"{path}[{key!r}]", depth + 1, met) for key, one in value.items()}
         marked = len(found) == 1 and next(iter(found)).startswith("$")
         return {"$dict": found} if marked else found
@@ -226,7 +245,10 @@ def _plain_object(value: Any, kind: type, path: str, depth: int, met: _Container
         )
         return _plain(sent, path, depth + 1, met)
     if kind.__module__ == "numpy" and hasattr(value, "tolist"):
-        return _plain(value.tolist(), path, depth, met)
+        listed = value.tolist()
+        # Those that Python has no number for, such as longdouble, return themselves.
+        if type(listed) is not kind:
+            return _plain(listed, path, depth + 1, met)
     if kind in (bytearray, memoryview):
         return bytes(value)
     raise EncodeError(f"{path} is a {qualified_name(kind)}, which has no plain form", path=path)

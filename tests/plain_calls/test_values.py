@@ -4,6 +4,7 @@ place.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Optional, Union
 
 import cbor2
+import numpy
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -86,6 +88,15 @@ def test_what_has_no_plain_form_is_refused_with_its_path() -> None:
         ({"a": {"b": lambda: None}}, "result['a']['b']"),
         (Item("x", object()), "result.price"),  # type: ignore[arg-type]
         (1 << 100_000, "result"),
+        ("half \ud800 of a pair", "result"),
+        ({"a": ["é", "\udfff"]}, "result['a'][1]"),
+        ({"a": {"\ud800": 1}}, "result['a'] (a key)"),
+        ({1: "\ud800"}, "result[...]"),
+        (Item("\ud800", Decimal(1)), "result.name"),
+        ([Path("x\udc80")], "result[0]"),
+        # What lists itself as itself would be listed without end.
+        ([numpy.longdouble(1)], "result[0]"),
+        (numpy.array([1], dtype=numpy.longdouble), "result[0]"),
     ):
         with pytest.raises(EncodeError) as caught:
             encoded(value)
@@ -95,8 +106,19 @@ def test_what_has_no_plain_form_is_refused_with_its_path() -> None:
         deep = [deep]
     with pytest.raises(EncodeError):
         encoded(deep)
-    with pytest.raises(EncodeError):
-        encoded("\ud800")
+
+
+def test_a_text_that_utf8_cannot_say_is_named_in_results_and_bodies() -> None:
+    text = "is a text with a lone surrogate ('\\ud800' at 1), which UTF-8 cannot encode"
+    with pytest.raises(EncodeError, match=re.escape(f"result[1] {text}")):
+        encoded(["é", "a\ud800"])
+    with pytest.raises(DecodeError, match=re.escape(f"body['amount'][0] {text}")):
+        body_of(b'{"amount": ["a\\ud800"]}', "application/json")
+
+
+def test_arrays_and_numbers_of_numpy_are_lists_and_numbers() -> None:
+    value = [numpy.float32(1.5), numpy.array([[1, 2], [3, 4]]), numpy.array(True)]
+    assert decoded(encoded(value)) == [1.5, [[1, 2], [3, 4]], True]
 
 
 @given(st.binary(max_size=200))
