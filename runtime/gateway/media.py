@@ -15,7 +15,16 @@ from collections.abc import Sequence
 from typing import NoReturn, cast
 
 from actors.errors import DecodeError, EncodeError
-from runtime.plain_calls.plain_values import MOST_INTEGER_BITS, check_plain, decoded, encoded_plain
+from runtime.plain_calls.plain_values import (
+    MOST_CONTAINERS,
+    MOST_INTEGER_BITS,
+    MOST_ITEMS,
+    check_items,
+    check_plain,
+    decoded,
+    encoded_plain,
+    too_many_items,
+)
 
 JSON = "application/json"
 CBOR = "application/cbor"
@@ -27,6 +36,9 @@ JSON_LINES = "application/jsonl"
 STREAMS = (JSON_LINES, "application/x-ndjson", EVENTS)
 """Media types of a stream of items; the first is what clients get that accept anything."""
 
+PIECE = 64 * 1024
+"""Bytes of JSON that are looked at in one go."""
+
 MOST_RANGES = 32
 """In one Accept header."""
 
@@ -37,7 +49,12 @@ def body_of(data: bytes, media_type: str) -> bytes:
     """The body of a request as plain CBOR; empty if there is none. Raises DecodeError."""
     if not data:
         return b""
-    value = _json_value(data) if media_type == JSON else decoded(data)
+    if media_type == JSON:
+        _check_json_items(data)
+        value = _json_value(data)
+    else:
+        check_items(data)
+        value = decoded(data)
     check_plain(value)
     try:
         return encoded_plain(value)
@@ -110,6 +127,36 @@ def _specificity(pattern: str, media_type: str) -> int | None:
     if pattern == media_type.partition("/")[0] + "/*":
         return 1
     return 0 if pattern == "*/*" else None
+
+
+def _check_json_items(data: bytes) -> None:
+    """Like `check_items`, for JSON. An empty container may count twice."""
+    if len(data) <= MOST_CONTAINERS or not _exceeds(data):
+        return
+    # Perhaps only by what is in strings. Without these escapes each quotation mark begins or ends
+    # one.
+    bare = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    containers, others, inside = 0, 0, False
+    # Piece by piece, and so other threads go on meanwhile.
+    for at in range(0, len(bare), PIECE):
+        parts = bare[at : at + PIECE].split(b'"')
+        more = _counts(b"".join(parts[inside::2]))
+        containers, others = containers + more[0], others + more[1]
+        if containers > MOST_CONTAINERS or containers + others > MOST_ITEMS:
+            raise too_many_items()
+        inside ^= len(parts) % 2 == 0
+
+
+def _counts(data: bytes) -> tuple[int, int]:
+    """How many containers begin in a text without strings, and how many commas and colons it has:
+    as many as further values and keys.
+    """
+    return data.count(b"[") + data.count(b"{"), data.count(b",") + data.count(b":")
+
+
+def _exceeds(data: bytes) -> bool:
+    containers, others = _counts(data)
+    return containers > MOST_CONTAINERS or containers + others > MOST_ITEMS
 
 
 def _json_value(data: bytes) -> object:

@@ -50,6 +50,16 @@ FEW_CONTAINERS = 16 * 1024
 MOST_COPIES = 64 * 1024
 """Containers that may be met again after that: each is written anew."""
 
+MOST_ITEMS = 1_000_000
+"""Values and keys in a body, its containers included: reading so many holds up other threads for a
+tenth of a second.
+"""
+
+MOST_CONTAINERS = 256 * 1024
+"""Lists and dictionaries among them. They are much dearer: the collector of Python goes through all
+there are again and again. Eight million empty lists, which are 8 MB, would take ten seconds.
+"""
+
 _AS_IT_IS = frozenset({NoneType, bool, float, str, bytes})
 
 _END_TEXT = "understudy: the end of a plain value"
@@ -74,6 +84,62 @@ def encoded_plain(value: object) -> bytes:
         # written is not looked through, is it searched for.
         plain(value, "body", 0)
         raise EncodeError(f"this cannot be written as CBOR: {error}") from None
+
+
+def _steps() -> tuple[int, ...]:
+    """By the first byte of an item of CBOR: how many bytes it and its argument have; negative for a
+    long string, whose argument is the number of bytes that follow; 0 for what plain data does not
+    have: items without a length, and their end.
+    """
+    found: list[int] = []
+    for first in range(256):
+        major, short = first >> 5, first & 0x1F
+        is_string = major in (2, 3)
+        if short < 24:
+            found.append(1 + short if is_string else 1)
+        elif short < 28:
+            size = 1 + (1 << (short - 24))
+            found.append(-size if is_string else size)
+        else:
+            found.append(0)
+    return tuple(found)
+
+
+_STEPS = _steps()
+
+
+def too_many_items() -> DecodeError:
+    """The error for a body of too many values."""
+    return DecodeError(
+        f"this has more than {MOST_ITEMS:,} values and keys, or more than {MOST_CONTAINERS:,} "
+        "lists and dictionaries; send large arrays as bytes, or in parts"
+    )
+
+
+def check_items(data: bytes) -> None:
+    """Raises DecodeError for CBOR of too many items, before anything is built of them: that cannot
+    be interrupted, and holds up all threads. Goes from item to item, and so takes no more time than
+    the bound allows.
+    """
+    if len(data) <= MOST_CONTAINERS:
+        # An item has a byte at least.
+        return
+    at, end, items, containers = 0, len(data), 0, 0
+    while at < end:
+        first = data[at]
+        step = _STEPS[first]
+        if step > 0:
+            at += step
+            if 0x80 <= first < 0xC0:
+                containers += 1
+        elif step < 0:
+            # One that is longer than the data ends this loop, and is refused by the decoder.
+            at += int.from_bytes(data[at + 1 : at - step]) - step
+        else:
+            raise DecodeError(f"this is not CBOR of plain data: byte {first:#04x} at {at}")
+        items += 1
+        if items > MOST_ITEMS or containers > MOST_CONTAINERS:
+            raise too_many_items()
 
 
 def decoded(data: bytes) -> object:

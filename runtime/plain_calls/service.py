@@ -58,7 +58,7 @@ from runtime.plain_calls.keyed_calls import (
     PlainOutcome,
     fingerprint,
 )
-from runtime.plain_calls.plain_values import decoded, encoded, plain
+from runtime.plain_calls.plain_values import check_items, decoded, encoded, plain
 from runtime.plain_calls.schemas import PlainArguments, SchemaWriter, arguments_of
 from runtime.user_errors import guarded
 from runtime.wire.codec import Codec
@@ -530,6 +530,7 @@ def _access_request(
 def _arguments(name: str, definition: MethodDefinition, body: bytes) -> PlainArguments:
     """Raises BadArgumentsError."""
     try:
+        check_items(body)
         value = decoded(body) if body else None
     except DecodeError as error:
         raise BadArgumentsError(f"{name}.{definition.name} was not called: {error}") from None

@@ -42,6 +42,10 @@ async def test_no_argument_of_a_peer_reaches_a_worker_unchecked() -> None:
             with pytest.raises((BadArgumentsError, RemoteError)):
                 await wrong()
         assert (await service.call(target, b"\xff", None)).error["type"] == "BadArgumentsError"
+        many = b"\x9a\x00\x7a\x12\x00" + b"\x80" * 8_000_000
+        refused = await service.call(target, many, None)
+        assert refused.outcome == "not executed"
+        assert "send large arrays as bytes" in str(refused.error["message"])
         assert await counter.read() == 0
         # The service and its node go on.
         assert (await service.call(target, b"", 5.0)).outcome == "value"

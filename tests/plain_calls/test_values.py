@@ -4,10 +4,12 @@ place.
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections import Counter, OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -128,6 +130,111 @@ def test_any_bytes_are_plain_data_or_refused(data: bytes) -> None:
             read(data)
         except DecodeError:
             pass
+
+
+def _counted(value: object) -> tuple[int, int, int]:
+    """The values and keys in a value, its containers, and those of them that are empty."""
+    if not isinstance(value, list | dict):
+        return 1, 0, 0
+    inner = [_counted(one) for one in (value.values() if isinstance(value, dict) else value)]
+    items, containers, empty = (sum(column) for column in zip((0, 0, 0), *inner, strict=True))
+    keys = len(value) if isinstance(value, dict) else 0
+    return items + keys + 1, containers + 1, empty + (not value)
+
+
+@contextmanager
+def _bounds(items: int, containers: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("plain_calls.plain_values", "gateway.media"):
+            patch.setattr(f"runtime.{module}.MOST_ITEMS", items)
+            patch.setattr(f"runtime.{module}.MOST_CONTAINERS", containers)
+        patch.setattr("runtime.gateway.media.PIECE", 3)
+        yield
+
+
+def _is_refused(data: bytes, media_type: str, items: int, containers: int) -> bool:
+    with _bounds(items, containers):
+        try:
+            body_of(data, media_type)
+        except DecodeError as error:
+            return "send large arrays as bytes" in str(error)
+    return False
+
+
+@given(PLAIN)
+@example([[], {"a" * 30: b"b" * 300}, {"c" * 70_000: []}])
+@example([2**64, -(2**70), 1.5, "é" * 12, 24, 256, 65_536, 2**32])
+def test_the_items_of_cbor_are_counted_as_they_are(value: object) -> None:
+    data = encoded_plain(_no_large_integers(value))
+    items, containers, _ = _counted(_no_large_integers(value))
+    assert not _is_refused(data, "application/cbor", items, containers)
+    if containers:
+        assert _is_refused(data, "application/cbor", items, containers - 1)
+    # Shorter than the number of containers that it may have, it needs no look.
+    if len(data) > containers:
+        assert _is_refused(data, "application/cbor", items - 1, containers)
+
+
+def _no_large_integers(value: Any) -> Any:
+    """CBOR has a tag for them, which is an item of its own."""
+    if isinstance(value, list):
+        return [_no_large_integers(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _no_large_integers(one) for key, one in value.items()}
+    return value % 2**64 if type(value) is int else value
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers(0, 10**6) | st.text('[{,:"\\\na', max_size=8),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.text('x[{,:"\\', max_size=3), inner, min_size=2, max_size=3)
+        ),
+        max_leaves=10,
+    )
+)
+@example([[], {"\\": '"', '\\"': "[[[,,,"}])
+def test_the_items_of_json_are_counted_without_what_is_in_strings(value: object) -> None:
+    data = json.dumps(value).encode()
+    items, containers, empty = _counted(value)
+    # An empty container has a bracket, and a comma if it is not the first.
+    items += empty - 1
+    assert not _is_refused(data, "application/json", items, containers)
+    if containers:
+        assert _is_refused(data, "application/json", items, containers - 1)
+        assert _is_refused(data, "application/json", items - 1, containers)
+
+
+@pytest.mark.parametrize(
+    ("data", "media_type"),
+    [
+        (b"\x9a\x00\x7a\x12\x00" + b"\x80" * 8_000_000, "application/cbor"),
+        (b"\x9a\x00\x7a\x12\x00" + b"\x01" * 8_000_000, "application/cbor"),
+        (b"\xc2" * 8_000_000, "application/cbor"),
+        (b"\x9a\x00\x7a\x12\x00" + b"\xff" * 8_000_000, "application/cbor"),
+        (b"[" + b"[]," * 2_700_000 + b"1]", "application/json"),
+        (b"[" + b"1," * 4_000_000 + b"1]", "application/json"),
+        (b'{"a":"' + b'\\"' * 1_000_000 + b'","b":[' + b"1," * 2_000_000, "application/json"),
+    ],
+    ids=lambda value: repr(value[:12]),
+)
+def test_too_many_items_are_refused_before_they_are_built(
+    data: bytes, media_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[object] = []
+    monkeypatch.setattr("cbor2.loads", built.append)
+    monkeypatch.setattr("json.loads", lambda *args, **kwargs: built.append(args))
+    with pytest.raises(DecodeError, match=r"more than 1,000,000 values|byte 0xff at 5"):
+        body_of(data, media_type)
+    assert built == []
+
+
+def test_large_bytes_and_texts_are_few_items() -> None:
+    csv = '1,2,[3],"4"\n' * 300_000
+    for value in (b"\x80" * 4_000_000, csv):
+        assert decoded(body_of(cbor2.dumps([value]), "application/cbor")) == [value]
+    assert decoded(body_of(json.dumps([csv]).encode(), "application/json")) == [csv]
 
 
 def test_equal_requests_have_equal_bytes() -> None:
