@@ -15,7 +15,7 @@ dictionary with one key that begins with a dollar sign:
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -190,6 +190,17 @@ def check_plain(value: object, depth: int = 0) -> None:
         raise DecodeError(f"{kind.__name__} is not plain data")
 
 
+class _RefusedError(Exception):
+    """A value has no plain form. `steps` lead from it outwards to the whole value: its path is made
+    only of what is refused, since to make it for each value would be most of the work.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+        self.steps: list[str] = []
+
+
 class _Containers:
     """The containers of one value, as they are met. 25 lists, each of which holds the next one
     twice, are met 2**25 times: such a value is refused.
@@ -203,8 +214,8 @@ class _Containers:
         self._met: dict[int, object] = {}
         """By their ids, which stay theirs because the objects are kept."""
 
-    def meet(self, value: object, path: str) -> None:
-        """Note one. Raises EncodeError for one copy too many."""
+    def meet(self, value: object) -> None:
+        """Note one. Raises _RefusedError for one copy too many."""
         if self._few:
             self._few -= 1
             return
@@ -213,76 +224,115 @@ class _Containers:
             return
         self._copies += 1
         if self._copies > MOST_COPIES:
-            raise EncodeError(
-                f"{path} is met again after {MOST_COPIES} containers that were met before, so that "
-                "the value would arrive with as many copies; send each once, and indices of them",
-                path=path,
+            raise _RefusedError(
+                f" is met again after {MOST_COPIES} containers that were met before, so that "
+                "the value would arrive with as many copies; send each once, and indices of them"
             )
 
 
 def plain(value: Any, path: str, depth: int) -> object:
     """The value as plain data. Raises EncodeError, which names the path to what has none."""
-    return _plain(value, path, depth, _Containers())
+    try:
+        return _plain(value, depth, _Containers())
+    except _RefusedError as error:
+        path += "".join(reversed(error.steps))
+        raise EncodeError(f"{path}{error.text}", path=path) from None
 
 
-def _plain(value: Any, path: str, depth: int, met: _Containers) -> object:
+def _plain(value: Any, depth: int, met: _Containers) -> object:
     kind = type(value)
     if kind is str:
-        return _text(value, path)
+        return value if value.isascii() else _text(value)
     if kind in _AS_IT_IS:
         return value
     if kind is int:
         if value.bit_length() > MOST_INTEGER_BITS:
-            raise EncodeError(f"{path} has more than {MOST_INTEGER_BITS} bits", path=path)
+            raise _RefusedError(f" has more than {MOST_INTEGER_BITS} bits")
         return value
     if depth >= MOST_DEPTH:
-        raise EncodeError(f"{path} nests deeper than {MOST_DEPTH} levels", path=path)
-    met.meet(value, path)
+        raise _RefusedError(f" nests deeper than {MOST_DEPTH} levels")
+    met.meet(value)
     if kind is list or kind is tuple or kind is deque:
-        return [_plain(one, f"{path}[{index}]", depth + 1, met) for index, one in enumerate(value)]
+        return _plain_list(value, depth + 1, met)
     if kind is set or kind is frozenset:
-        return [_plain(one, f"{path} (a member)", depth + 1, met) for one in value]
+        return [_step(" (a member)", one, depth + 1, met) for one in value]
     if kind is dict or kind in _DICTIONARIES:
-        return _plain_dict(value, path, depth, met)
+        return _plain_dict(value, depth + 1, met)
     writer = _WRITERS.get(kind)
     if writer is not None:
         written = writer(value)
         # A path of files may have bytes that are no text.
-        return _text(written, path) if type(written) is str else written
-    return _plain_object(value, kind, path, depth, met)
+        return _text(written) if type(written) is str else written
+    return _plain_object(value, kind, depth + 1, met)
 
 
-def _text(text: str, path: str) -> str:
-    if not text.isascii():
-        try:
-            check_text(text)
-        except UnsendableError as error:
-            raise EncodeError(f"{path} {error}", path=path) from None
+def _step(step: str, value: Any, depth: int, met: _Containers) -> object:
+    """The value as plain data, `step` being the last one to it."""
+    try:
+        return _plain(value, depth, met)
+    except _RefusedError as error:
+        error.steps.append(step)
+        raise
+
+
+def _text(text: str) -> str:
+    try:
+        check_text(text)
+    except UnsendableError as error:
+        raise _RefusedError(f" {error}") from None
     return text
 
 
-def _plain_dict(value: dict[Any, Any], path: str, depth: int, met: _Containers) -> object:
-    if all(type(key) is str for key in value):
-        for key in value:
-            if not key.isascii():
-                _text(key, f"{path} (a key)")
-        found = {key: _plain(one, f"{path}[{key!r}]", depth + 1, met) for key, one in value.items()}
-        marked = len(found) == 1 and next(iter(found)).startswith("$")
-        return {"$dict": found} if marked else found
+def _plain_list(value: Iterable[Any], depth: int, met: _Containers) -> object:
+    found: list[object] = []
+    try:
+        for one in value:
+            # The most common ones without a call: millions of numbers hold up the event loop.
+            kind = type(one)
+            if (
+                kind is float
+                or (kind is str and one.isascii())
+                or (kind is int and one.bit_length() <= MOST_INTEGER_BITS)
+            ):
+                found.append(one)
+            else:
+                found.append(_plain(one, depth, met))
+    except _RefusedError as error:
+        error.steps.append(f"[{len(found)}]")
+        raise
+    return found
+
+
+def _plain_dict(value: dict[Any, Any], depth: int, met: _Containers) -> object:
+    for key in value:
+        if type(key) is not str:
+            return _plain_pairs(value, depth, met)
+        if not key.isascii():
+            _step(" (a key)", key, depth, met)
+    found: dict[str, object] = {}
+    key = ""
+    try:
+        for key, one in value.items():
+            found[key] = _plain(one, depth, met)
+    except _RefusedError as error:
+        error.steps.append(f"[{key!r}]")
+        raise
+    marked = len(found) == 1 and next(iter(found)).startswith("$")
+    return {"$dict": found} if marked else found
+
+
+def _plain_pairs(value: dict[Any, Any], depth: int, met: _Containers) -> object:
     return {
         "$pairs": [
-            [
-                _plain(key, f"{path} (a key)", depth + 1, met),
-                _plain(one, f"{path}[...]", depth + 1, met),
-            ]
+            [_step(" (a key)", key, depth, met), _step("[...]", one, depth, met)]
             for key, one in value.items()
         ]
     }
 
 
-def _plain_object(value: Any, kind: type, path: str, depth: int, met: _Containers) -> object:
+def _plain_object(value: Any, kind: type, depth: int, met: _Containers) -> object:
     if isinstance(value, Enum):
-        return _plain(value.value, path, depth + 1, met)
+        return _plain(value.value, depth, met)
     if issubclass(kind, Handle):
         return {"$actor": value.name}
     if issubclass(kind, Reference):
@@ -296,32 +346,32 @@ def _plain_object(value: Any, kind: type, path: str, depth: int, met: _Container
                 if described.is_exception
                 else {name: getattr(value, name) for name, _ in described.fields}
             ),
-            lambda error: _refuse(f"{path}: its fields cannot be read: {summary_of(error)}", path),
+            lambda error: _refuse(f": its fields cannot be read: {summary_of(error)}"),
         )
-        return {name: _plain(one, f"{path}.{name}", depth + 1, met) for name, one in fields.items()}
+        return {name: _step(f".{name}", one, depth, met) for name, one in fields.items()}
     names = named_tuple_fields(kind)
     if names is not None:
         pairs = zip(names, cast("tuple[object, ...]", value), strict=True)
-        return {name: _plain(one, f"{path}.{name}", depth + 1, met) for name, one in pairs}
+        return {name: _step(f".{name}", one, depth, met) for name, one in pairs}
     converter = converter_of(kind)
     if converter is not None:
         sent = guarded(
             lambda: converter.to_plain(value),
-            lambda error: _refuse(f"{path}: its converter raised {summary_of(error)}", path),
+            lambda error: _refuse(f": its converter raised {summary_of(error)}"),
         )
-        return _plain(sent, path, depth + 1, met)
+        return _plain(sent, depth, met)
     if kind.__module__ == "numpy" and hasattr(value, "tolist"):
         listed = value.tolist()
         # Those that Python has no number for, such as longdouble, return themselves.
         if type(listed) is not kind:
-            return _plain(listed, path, depth + 1, met)
+            return _plain(listed, depth, met)
     if kind in (bytearray, memoryview):
         return bytes(value)
-    raise EncodeError(f"{path} is a {qualified_name(kind)}, which has no plain form", path=path)
+    raise _RefusedError(f" is a {qualified_name(kind)}, which has no plain form")
 
 
-def _refuse(text: str, path: str) -> NoReturn:
-    raise EncodeError(text, path=path)
+def _refuse(text: str) -> NoReturn:
+    raise _RefusedError(text)
 
 
 def _isoformat(value: date | time) -> str:

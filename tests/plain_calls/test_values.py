@@ -47,6 +47,14 @@ class Money:
 
 register_converter(Money, lambda value: f"{value.amount} {value.currency}", Money)
 
+
+class Point(NamedTuple):
+    """A place."""
+
+    x: object
+    y: object
+
+
 PLAIN = st.recursive(
     st.none()
     | st.booleans()
@@ -89,7 +97,13 @@ def test_what_has_no_plain_form_is_refused_with_its_path() -> None:
         ([1, object()], "result[1]"),
         ({"a": {"b": lambda: None}}, "result['a']['b']"),
         (Item("x", object()), "result.price"),  # type: ignore[arg-type]
+        ([(0, {"a": [0, object()]}, object())], "result[0][1]['a'][1]"),
+        ([0, {object()}], "result[1] (a member)"),
+        ({"a": {object(): 0}}, "result['a'] (a key)"),
+        ({"a": {0: object()}}, "result['a'][...]"),
+        ([Point(0, [object()])], "result[0].y[0]"),
         (1 << 100_000, "result"),
+        ([1 << 63, 1 << 100_000], "result[1]"),
         ("half \ud800 of a pair", "result"),
         ({"a": ["é", "\udfff"]}, "result['a'][1]"),
         ({"a": {"\ud800": 1}}, "result['a'] (a key)"),
