@@ -6,6 +6,9 @@ the proxy's rules. So lines that end with a line feed alone, headers that are co
 line, and headers after a body are refused (RFC 9112, sections 2.2, 5.2, 6.1 and 7.1.2). A request
 for another protocol is answered over HTTP/1, as if it had not been asked: a proxy would not see the
 requests that follow over HTTP/2. A connection that begins with HTTP/2 stays so.
+
+Requests cost a client less than their answers cost the server. So of those that a client sends
+without waiting for answers (pipelining), few are read, and none once the client has gone.
 """
 
 from __future__ import annotations
@@ -20,6 +23,12 @@ _END: Final = re.compile(rb"\n\r?\n")
 """The end of a head, as h11 finds it."""
 
 _WRONG: Final = re.compile(rb"(?<!\r)\n|\n[ \t]")
+
+MOST_PIPELINED: Final = 10
+"""Requests that are read from one piece of what a client sends; the last is answered with
+`Connection: close`, and what follows it is dropped. A client that has fewer of them without an
+answer never has so many in one piece. One piece of 64 KiB could have 2,000.
+"""
 
 WRONG_LINE: Final = (
     "a line of the request ends without a carriage return, or is continued on the next line"
@@ -44,6 +53,12 @@ class StrictConnection:
         self._is_chunked = False
         self._is_first = True
         """False once a request has been read."""
+        self._pipelined = 0
+        """Requests that were read from the present piece."""
+        self._is_last = False
+        """True once the request has been read whose answer ends the connection."""
+        self.is_over = False
+        """Set by the server when the client has gone: no request that it sent before begins."""
         self.is_http2 = False
         """True once the client has begun with HTTP/2; hypercorn reads all that follows."""
 
@@ -51,8 +66,16 @@ class StrictConnection:
         # All else is as h11 has it, and hypercorn, of any version, asks for it.
         return getattr(self._http, name)
 
+    @property
+    def is_pipelined(self) -> bool:
+        """True if the request that was read last came together with the one before."""
+        return self._pipelined > 1
+
     def receive_data(self, data: bytes) -> None:
         """Take what the client has sent."""
+        self._pipelined = 0
+        if self._is_after_last():
+            return
         if data and self._http.their_state is self._h11.SEND_BODY:
             # No more than the end of a body can take, besides these.
             self._recent = self._recent[-self._most_head :] + data
@@ -60,6 +83,12 @@ class StrictConnection:
 
     def next_event(self) -> Any:
         """Return the next event, as h11 does. Raises `RemoteProtocolError`."""
+        if self.is_over:
+            return self._h11.ConnectionClosed()
+        if self._is_after_last():
+            # h11 would have it that the client must not send more, and hypercorn would close the
+            # connection at once, with the answer half sent.
+            return self._h11.NEED_DATA
         if self._http.their_state is self._h11.IDLE:
             self._check_head(self._http.trailing_data[0])
         event = self._http.next_event()
@@ -69,10 +98,25 @@ class StrictConnection:
             if self._is_chunked and event.http_version < b"1.1":
                 raise self._wrong(WRONG_VERSION)
             self._check_start(event)
+            self._pipelined += 1
+            self._is_last = self._pipelined >= MOST_PIPELINED
             return self._without_upgrade(event)
         if isinstance(event, self._h11.EndOfMessage):
             self._check_end(event)
         return event
+
+    def send(self, event: h11.Event) -> bytes | None:
+        """Return the bytes of an event, as h11 does. The answer to the last request says so."""
+        if self._is_last and isinstance(event, self._h11.Response):
+            event = self._h11.Response(
+                status_code=event.status_code,
+                headers=[*event.headers.raw_items(), (b"connection", b"close")],
+                reason=event.reason,
+            )
+        return self._http.send(event)
+
+    def _is_after_last(self) -> bool:
+        return self._is_last and self._http.their_state is not self._h11.SEND_BODY
 
     def _check_head(self, received: bytes) -> None:
         end = _END.search(received)

@@ -9,7 +9,7 @@ from typing import Any
 import h11
 import pytest
 
-from runtime.strict_http import StrictConnection
+from runtime.strict_http import MOST_PIPELINED, StrictConnection
 
 HEAD = b"POST /a HTTP/1.1\r\nHost: here\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -154,3 +154,44 @@ def test_a_changed_request_is_read_with_its_own_ends_or_refused(seed: int) -> No
             continue
         expected = split_by_carriage_returns(bytes(sent))
         assert targets == expected[: len(targets)]
+
+
+def test_few_requests_of_one_piece_are_read_and_the_last_ends_the_connection() -> None:
+    connection = StrictConnection(16 * 1024)
+    body = HEAD + b"Content-Length: 4\r\n\r\nab"
+    # The body of the last one arrives in two pieces.
+    connection.receive_data(NEXT * (MOST_PIPELINED - 1) + body)
+    sent: list[bytes] = []
+    for number in range(MOST_PIPELINED):
+        assert isinstance(connection.next_event(), h11.Request)
+        assert connection.is_pipelined == (number > 0)
+        if number == MOST_PIPELINED - 1:
+            assert connection.next_event() == h11.Data(data=b"ab")
+            assert connection.next_event() is h11.NEED_DATA
+            connection.receive_data(b"cd" + NEXT)
+            assert connection.next_event() == h11.Data(data=b"cd")
+        assert isinstance(connection.next_event(), h11.EndOfMessage)
+        sent.append(connection.send(h11.Response(status_code=204, headers=[])) or b"")
+        connection.send(h11.EndOfMessage())
+        if number < MOST_PIPELINED - 1:
+            connection.start_next_cycle()
+    assert [b"connection: close" in one.lower() for one in sent] == [
+        *[False] * (MOST_PIPELINED - 1),
+        True,
+    ]
+    # What follows is neither read nor refused.
+    assert connection.next_event() is h11.NEED_DATA
+    connection.receive_data(NEXT)
+    assert connection.next_event() is h11.NEED_DATA
+    assert connection.our_state is h11.MUST_CLOSE
+
+
+def test_requests_that_arrive_one_after_another_end_no_connection() -> None:
+    assert read(NEXT * 5 * MOST_PIPELINED, 5 * MOST_PIPELINED) == [b"/b"] * 5 * MOST_PIPELINED
+
+
+def test_no_request_is_read_of_a_client_that_has_gone() -> None:
+    connection = StrictConnection(1024)
+    connection.receive_data(NEXT)
+    connection.is_over = True
+    assert isinstance(connection.next_event(), h11.ConnectionClosed)

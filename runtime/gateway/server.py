@@ -85,11 +85,23 @@ class _BoundedApplication:
     _application: Application
     _limits: ServerLimits
     _connection: ServedConnection
+    _http: StrictConnection
+    _turns: trio.Lock
+    """Of the pipelined requests of all connections."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on to the application if its head is within the bound, and answer 431
         otherwise. h11 has refused longer ones by then; over HTTP/2, hypercorn lets 64 KiB through.
         """
+        if self._http.is_pipelined:
+            # One begins at each turn of the event loop. The loop also accepts one connection at
+            # each: a client that comes behind a thousand connections with many requests each waits
+            # for a thousand requests, and not for all. Meanwhile the connection may be ended for
+            # another one: nothing has begun.
+            async with self._turns:
+                await trio.lowlevel.checkpoint()
+            if self._http.is_over:
+                return
         size = sum(len(name) + len(value) for name, value in scope.get("headers", ()))
         with self._connection.request(), trio.CancelScope() as answering:
             sending = partial(self._send, send, answering)
@@ -131,27 +143,35 @@ class _BoundedStream:
     what hypercorn uses of `trio.SocketStream`.
 
     Two tasks may not read one socket at once. So `aclose`, which has to read what the client still
-    sends, leaves that to a task of hypercorn's that is in `receive_some` already.
+    sends, waits until the task of hypercorn's that reads has left.
     """
 
     def __init__(
         self, stream: trio.SocketStream, http: StrictConnection, stall_seconds: float
     ) -> None:
         self._stream = stream
-        self._http = http
+        self.http = http
         self._stall_seconds = stall_seconds
         self._closing = trio.Event()
         """Set when `aclose` has begun: what arrives is thrown away from then on."""
         self._closed = trio.Event()
         """Set when `aclose` is over."""
         self._reading = False
-        """True while a task of hypercorn's is in `receive_some`."""
+        """True while a task of hypercorn's reads the socket."""
         self._read = trio.Event()
         """Set when that task has left it; made anew by `aclose`."""
         self.socket = stream.socket
 
     async def send_all(self, data: bytes) -> None:
         """Raises BrokenResourceError for a client that takes nothing."""
+        try:
+            await self._send_pieces(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            # hypercorn goes on with the requests that it has read, though their client has gone.
+            self.http.is_over = True
+            raise
+
+    async def _send_pieces(self, data: bytes) -> None:
         # In pieces, so that a slow client that does take something is not cut off.
         view = memoryview(data)
         for start in range(0, len(view), PIECE_BYTES):
@@ -172,15 +192,19 @@ class _BoundedStream:
         """Return what the client has sent, like trio's; b"", as at the end, once `aclose` has
         begun.
         """
+        if self.http.is_over and not self._closing.is_set():
+            await trio.lowlevel.checkpoint()
+            return b""
+        most = min(max_bytes, HTTP2_BYTES) if self.http.is_http2 else max_bytes
+        return await self._receive(most)
+
+    async def _receive(self, most: int) -> bytes:
         if self._closing.is_set():
             await self._closed.wait()
             return b""
         self._reading = True
         try:
-            most = min(max_bytes, HTTP2_BYTES) if self._http.is_http2 else max_bytes
             data = bytes(await self._stream.receive_some(most))
-            if self._closing.is_set() and data:
-                await self._throw_away()
         finally:
             self._reading = False
             self._read.set()
@@ -204,10 +228,9 @@ class _BoundedStream:
             # Bounded: a client that sends for ever is cut off.
             with trio.move_on_after(LINGER_SECONDS):
                 if self._reading:
-                    # Another task reads, and throws away what comes.
+                    # Another task reads. It leaves when there is something, or is cancelled.
                     await self._read.wait()
-                else:
-                    await self._throw_away()
+                await self._throw_away()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # The client has gone already.
             pass
@@ -254,6 +277,7 @@ async def serve(
     host = f"[{place[0]}]" if ":" in place[0] else place[0]
     limit = ConnectionLimit(limits.most_connections)
     log = LimitedLog(logger, trio.current_time)
+    turns = trio.Lock()
 
     async def serve_one(stream: trio.SocketStream) -> None:
         with limit.admit() as connection:
@@ -261,9 +285,14 @@ async def serve(
                 # Not counted: each is closed within `LINGER_SECONDS`.
                 await _turn_away(stream)
                 return
-            bounded = _BoundedApplication(application, limits, connection)
-            app = wrap_app(cast("Any", bounded), config.wsgi_max_body_size, "asgi")
-            await _serve_connection(app, config, context, stream, limits.stall_seconds, log)
+            http = StrictConnection(limits.max_head)
+            asked = _BoundedApplication(application, limits, connection, http, turns)
+            app = wrap_app(cast("Any", asked), config.wsgi_max_body_size, "asgi")
+            bounded = _BoundedStream(stream, http, limits.stall_seconds)
+            try:
+                await _serve_connection(app, config, context, bounded, log)
+            finally:
+                await trio.aclose_forcefully(stream)
 
     # Two nurseries: to stop accepting must not cancel the requests in flight.
     async with trio.open_nursery() as handlers:
@@ -293,15 +322,12 @@ async def _serve_connection(
     app: Any,
     config: Config,
     context: Any,
-    stream: trio.SocketStream,
-    stall_seconds: float,
+    stream: _BoundedStream,
     log: LimitedLog,
 ) -> None:
     import h11
     from hypercorn.trio.tcp_server import TCPServer
     from hypercorn.typing import ConnectionState
-
-    http = StrictConnection(config.h11_max_incomplete_size)
 
     class Server(TCPServer):
         """Ends with its connection; hypercorn's own waits for its idle time to pass first. Reads
@@ -312,18 +338,15 @@ async def _serve_connection(
             # Nothing has arrived yet. Without TLS each connection begins with HTTP/1.
             reader = cast("Any", self.protocol.protocol)
             assert reader.connection.their_state is h11.IDLE
-            reader.connection = http
+            reader.connection = stream.http
             await super()._read_data()
             await self.idle_task.stop()
 
-    bounded = _BoundedStream(stream, http, stall_seconds)
     try:
-        await Server(app, config, context, ConnectionState({}), cast("Any", bounded))
+        await Server(app, config, context, ConnectionState({}), cast("Any", stream))
     except Exception as error:
         # A mistake in the handling of one connection ends that connection and no other.
-        _log_failure(log, error, is_http2=http.is_http2)
-    finally:
-        await trio.aclose_forcefully(stream)
+        _log_failure(log, error, is_http2=stream.http.is_http2)
 
 
 def _log_failure(log: LimitedLog, error: Exception, *, is_http2: bool) -> None:

@@ -140,7 +140,7 @@ async def test_few_frames_are_handled_before_others_have_their_turn(
 
     async def noted(self: server._BoundedStream, max_bytes: int) -> bytes:
         data = await receive(self, max_bytes)
-        if self._http.is_http2:
+        if self.http.is_http2:
             sizes.append(len(data))
         return data
 
