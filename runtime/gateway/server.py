@@ -5,6 +5,7 @@ long one may stand still.
 from __future__ import annotations
 
 import logging
+import select
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -40,6 +41,15 @@ HTTP2_BYTES = 4096
 """What is read at once over HTTP/2. All frames of it are handled before anything else of the server
 runs: in 64 KiB there are 5,000, and a flood of them would hold up every other client for seconds.
 """
+
+AHEAD_BYTES = 65536
+"""What is read ahead of a client that sends more behind a request, until that is answered: only
+who reads sees the end of what is sent. Beyond it, the rest waits in the kernel, and the server
+looks every `LOOK_SECONDS` if the client has gone.
+"""
+
+LOOK_SECONDS = 1.0
+"""Between two looks, at a client that has sent so much."""
 
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 4 * 1024 * 1024
@@ -152,6 +162,8 @@ class _BoundedStream:
         self._stream = stream
         self.http = http
         self._stall_seconds = stall_seconds
+        self._ahead = bytearray()
+        """What `until_gone` has read, for `receive_some`."""
         self._closing = trio.Event()
         """Set when `aclose` has begun: what arrives is thrown away from then on."""
         self._closed = trio.Event()
@@ -196,6 +208,11 @@ class _BoundedStream:
             await trio.lowlevel.checkpoint()
             return b""
         most = min(max_bytes, HTTP2_BYTES) if self.http.is_http2 else max_bytes
+        if self._ahead and not self._closing.is_set():
+            await trio.lowlevel.checkpoint()
+            data = bytes(self._ahead[:most])
+            del self._ahead[:most]
+            return data
         return await self._receive(most)
 
     async def _receive(self, most: int) -> bytes:
@@ -209,6 +226,28 @@ class _BoundedStream:
             self._reading = False
             self._read.set()
         return b"" if self._closing.is_set() else data
+
+    async def until_gone(self) -> None:
+        """Return when the client has gone or the connection is being closed. Until then, what it
+        sends is kept for `receive_some`; one that sends more than `AHEAD_BYTES` waits.
+        """
+        try:
+            while len(self._ahead) < AHEAD_BYTES:
+                data = await self._receive(AHEAD_BYTES - len(self._ahead))
+                if not data:
+                    break
+                self._ahead += data
+            else:
+                await self._look()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            # The client has reset the connection, or it has been closed here.
+            pass
+        self.http.is_over = True
+
+    async def _look(self) -> None:
+        while not (self._closing.is_set() or _has_gone(self.socket)):
+            with trio.move_on_after(LOOK_SECONDS):
+                await self._closing.wait()
 
     async def send_eof(self) -> None:
         """Nothing more is sent."""
@@ -248,6 +287,38 @@ class _BoundedStream:
             if not data:
                 return
             size += len(data)
+
+
+class _NextTurn:
+    """What hypercorn waits for before it reads the next request: the answer to the one before. It
+    has what hypercorn uses of its own events, which do not end while that goes on, and hypercorn
+    would not see meanwhile that the client goes.
+    """
+
+    def __init__(self, stream: _BoundedStream) -> None:
+        self._stream = stream
+        self._is_set = False
+        self._waiting = trio.CancelScope()
+
+    async def set(self) -> None:
+        """Let the next request be read."""
+        self._is_set = True
+        self._waiting.cancel()
+
+    async def clear(self) -> None:
+        """Begin anew."""
+        self._is_set = False
+
+    async def wait(self) -> None:
+        """Wait until it is set. Returns also when the client has gone; no request is read then."""
+        if self._is_set:
+            return
+        with trio.CancelScope() as self._waiting:
+            await self._stream.until_gone()
+
+    def is_set(self) -> bool:
+        """True if the next request may be read."""
+        return self._is_set
 
 
 async def serve(
@@ -339,6 +410,7 @@ async def _serve_connection(
             reader = cast("Any", self.protocol.protocol)
             assert reader.connection.their_state is h11.IDLE
             reader.connection = stream.http
+            reader.can_read = _NextTurn(stream)
             await super()._read_data()
             await self.idle_task.stop()
 
@@ -347,6 +419,14 @@ async def _serve_connection(
     except Exception as error:
         # A mistake in the handling of one connection ends that connection and no other.
         _log_failure(log, error, is_http2=stream.http.is_http2)
+
+
+def _has_gone(connected: trio.socket.SocketType) -> bool:
+    """True if the client has closed its side, though what it sent before has not been read."""
+    look = select.poll()
+    # Resets and hang-ups are reported in any case.
+    look.register(connected.fileno(), select.POLLRDHUP)
+    return bool(look.poll(0))
 
 
 def _log_failure(log: LimitedLog, error: Exception, *, is_http2: bool) -> None:

@@ -594,3 +594,20 @@ async def test_a_failure_of_the_dashboard_is_an_answer(
     assert (answer.status, answer.json["error"]) == (500, "DashboardFailure")
     check_answer("DashboardFailure", answer.json)
     assert answer.json["explain"] == "understudy explain DashboardFailure"
+
+
+async def test_a_page_that_has_sent_more_and_goes_is_noticed(world: World) -> None:
+    async with page(world.dashboard) as events:
+        await events.next()
+        await events.connection.stream.send_all(b"\r\n")
+        # It goes on to read: no answer fails.
+        await events.connection.stream.send_eof()
+        pages = world.dashboard.application
+        async with trio.open_nursery() as nursery:
+
+            async def read() -> None:
+                while await events.connection.stream.receive_some(65536):
+                    pass
+
+            nursery.start_soon(read)
+            await until(lambda: pages.pages, "it has gone", lambda count: count == 0)

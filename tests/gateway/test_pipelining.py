@@ -15,7 +15,7 @@ import trio
 
 from runtime.gateway import server
 from runtime.gateway.requests import Message, Receive, Scope, Send
-from runtime.gateway.server import Application, ServerLimits, serve
+from runtime.gateway.server import AHEAD_BYTES, Application, ServerLimits, serve
 from runtime.http_connections import ConnectionLimit
 from runtime.strict_http import MOST_PIPELINED, StrictConnection
 from tests.gateway.conftest import World
@@ -85,12 +85,17 @@ async def test_no_request_begins_whose_client_takes_no_answers(
         await gone.wait()
         await answer(send)
 
+    async def blind(self: server._BoundedStream) -> None:
+        await trio.sleep_forever()
+
     async def close(self: server._BoundedStream) -> None:
         await aclose(self)
         ended.set()
 
     aclose = server._BoundedStream.aclose
     monkeypatch.setattr(server._BoundedStream, "aclose", close)
+    # Only the answer that cannot be sent says that the client has gone.
+    monkeypatch.setattr(server._BoundedStream, "until_gone", blind)
     with trio.fail_after(60):
         async with served(application) as one:
             await one.send_all(GET * 5)
@@ -100,6 +105,52 @@ async def test_no_request_begins_whose_client_takes_no_answers(
             gone.set()
             await ended.wait()
     assert begun == ["/"]
+
+
+@pytest.mark.parametrize("how", ["closes", "resets", "ends what it sends"])
+@pytest.mark.parametrize(
+    "more",
+    [b"", b"\r\n", call("add"), b"x" * (2 * AHEAD_BYTES + 10_000)],
+    ids=["nothing", "a line", "a call", "more than is read"],
+)
+async def test_a_client_that_goes_is_noticed_whatever_it_has_sent(
+    world: World, more: bytes, how: str
+) -> None:
+    with trio.fail_after(60):
+        async with world.http.connect() as one:
+            await one.stream.send_all(call("add_slowly", b'{"word": "a"}'))
+            await world.counter.wait_for("a begun")
+            await one.stream.send_all(more)
+            if how == "ends what it sends":
+                await one.stream.send_eof()
+            else:
+                if how == "resets":
+                    one.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                await one.stream.aclose()
+            await world.counter.wait_for("a cancelled")
+    # What it had sent behind the call has not run.
+    assert (await world.http.call("counter", "read")).json == 1
+
+
+async def test_what_is_read_ahead_is_answered_in_its_turn(world: World) -> None:
+    large = call("echo", b'["%s"]' % (b"y" * 3 * AHEAD_BYTES))
+    with trio.fail_after(60):
+        async with world.http.connect() as one, trio.open_nursery() as nursery:
+            await one.stream.send_all(call("add_slowly", b'{"word": "a"}'))
+            await world.counter.wait_for("a begun")
+            # In pieces that do not end where requests end, and more than is read ahead.
+            sent = (
+                call("add") + large + call("add").replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+            )
+            for start in range(0, 300, 7):
+                await one.stream.send_all(sent[start : start + 7])
+            nursery.start_soon(one.stream.send_all, sent[301:])
+            await world.counter.note_word("a may end")
+            received = b""
+            while part := await one.stream.receive_some(65536):
+                received += part
+    bodies = [part.partition(b"HTTP/1.1")[0] for part in received.split(b"\r\n\r\n")[1:]]
+    assert bodies == [b"1", b"2", b'"%s"' % (b"y" * 3 * AHEAD_BYTES), b"3"]
 
 
 async def test_pipelined_requests_begin_one_at_each_turn_of_the_loop() -> None:
