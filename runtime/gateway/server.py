@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import select
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -50,6 +51,12 @@ looks every `LOOK_SECONDS` if the client has gone.
 
 LOOK_SECONDS = 1.0
 """Between two looks, at a client that has sent so much."""
+
+KEEPALIVE_SECONDS = 30
+KEEPALIVE_INTERVAL = 10
+"""After so long without a sign of a client, the kernel asks its machine if it is there, and asks
+again. A machine that has lost its power or its network closes no connection.
+"""
 
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 4 * 1024 * 1024
@@ -173,6 +180,19 @@ class _BoundedStream:
         self._read = trio.Event()
         """Set when that task has left it; made anew by `aclose`."""
         self.socket = stream.socket
+
+    def watch(self) -> None:
+        """Have the kernel end the connection of a client whose machine has vanished."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (
+            (socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS),
+            (socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL),
+            # For data that the client's machine does not acknowledge, where the kernel does not
+            # ask; and in place of a number of questions. Twice the time, as the server itself ends
+            # a client that takes nothing.
+            (socket.TCP_USER_TIMEOUT, round(2000 * self._stall_seconds)),
+        ):
+            self.socket.setsockopt(socket.IPPROTO_TCP, option, value)
 
     async def send_all(self, data: bytes) -> None:
         """Raises BrokenResourceError for a client that takes nothing."""
@@ -415,6 +435,7 @@ async def _serve_connection(
             await self.idle_task.stop()
 
     try:
+        stream.watch()
         await Server(app, config, context, ConnectionState({}), cast("Any", stream))
     except Exception as error:
         # A mistake in the handling of one connection ends that connection and no other.

@@ -191,3 +191,37 @@ async def test_pipelined_requests_begin_one_at_each_turn_of_the_loop() -> None:
             most = max(most, begun - before)
     # Two, as tasks of one turn run in any order.
     assert most <= 2
+
+
+async def test_the_kernel_looks_after_clients_whose_machines_vanish(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options: list[int] = []
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        (stream,) = streams
+        for level, option in (
+            (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL),
+            (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+        ):
+            options.append(stream.socket.getsockopt(level, option))
+        await answer(send)
+
+    class Noted(server._BoundedStream):
+        """Notes what is made."""
+
+        def __init__(
+            self, stream: trio.SocketStream, http: StrictConnection, stall_seconds: float
+        ) -> None:
+            super().__init__(stream, http, stall_seconds)
+            streams.append(self)
+
+    streams: list[Noted] = []
+    monkeypatch.setattr(server, "_BoundedStream", Noted)
+    with trio.fail_after(60):
+        async with served(application) as one:
+            await one.send_all(GET)
+            assert await one.receive_some(1000)
+    assert options == [1, server.KEEPALIVE_SECONDS, server.KEEPALIVE_INTERVAL, 120_000]
