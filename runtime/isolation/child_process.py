@@ -26,6 +26,8 @@ from runtime.isolation.messages import (
     StartFailure,
 )
 from runtime.isolation.stack_thread import ask_for_profile, ask_for_stacks
+from runtime.links.link import Link
+from runtime.links.peers import LEFT
 from runtime.processes import ChildProcess, ExitStatus
 from runtime.processes.linux_processes import state_of
 from runtime.timings import Timings
@@ -49,6 +51,11 @@ SECRETS_SECONDS = 2.0
 GRACE_SECONDS = 1.0
 """How many seconds a process whose actor has ended may take to run its exit handlers and end."""
 
+LOST = ExitReason(
+    "signal", "its process has lost its connection to the node, which has killed it (SIGKILL)"
+)
+"""Why an actor has ended whose process lives and cannot be reached any more."""
+
 
 class ChildProcessHandle:
     """One process of the node and the actor in it, as the actor proxy and the isolation service use
@@ -70,6 +77,8 @@ class ChildProcessHandle:
         self._answered = trio.Event()
         self._failure: StartFailure | None = None
         self._over = trio.Event()
+        self._link: Link | None = None
+        self._linked = trio.Event()
 
     @property
     def pid(self) -> int:
@@ -81,9 +90,36 @@ class ChildProcessHandle:
         self._child = child
 
     async def watch(self) -> None:
-        """Wait for the end of the process, for whatever reason."""
+        """Wait for the end of the process, for whatever reason. A process that the node can reach
+        no more is killed.
+        """
         assert self._child is not None
-        self.on_ended(exit_reason(await self._child.wait()))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_with_link, self._child)
+            status = await self._child.wait()
+            nursery.cancel_scope.cancel()
+        self.on_ended(exit_reason(status))
+
+    async def _end_with_link(self, child: ChildProcess) -> None:
+        """Wait until the session with the process is over, and end the process then: nothing can
+        call its actor any more, not even to stop it.
+
+        A process whose connection breaks dials again, and otherwise ends by itself, unless its loop
+        is blocked or code of users keeps it from that. A connection is not given up because a
+        process is silent, see `Link.watched`: one that is only busy or stopped keeps it.
+        """
+        await self._linked.wait()
+        link = self._link
+        assert link is not None
+        while link.ended is None:
+            await link.disconnected()
+            await link.connected_again()
+        if link.peer_ended or link.ended == LEFT:
+            # Either side has said goodbye: the process ends in order.
+            with trio.move_on_after(GRACE_SECONDS):
+                await child.wait()
+        self.on_ended(LOST)
+        child.send_signal(signal.SIGKILL)
 
     def assign(self, request: LaunchRequest, methods: dict[str, MethodDefinition]) -> None:
         """Assign the launch request; the process takes it as soon as it is ready."""
@@ -101,6 +137,8 @@ class ChildProcessHandle:
             # A silent process may be alive: the actor may block it for long. The operating system
             # reports its end.
             link.watched = True
+            self._link = link
+            self._linked.set()
         await self._assigned.wait()
         assert self._request is not None
         return self._request.class_path

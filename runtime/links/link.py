@@ -289,7 +289,7 @@ class Link(Outbound):
                     scope.cancel()
         finally:
             # All in one step, with no await: nothing may be posted to a connection that is closed.
-            connection.close()
+            # It is closed last: whatever that meets, the link knows that no connection stands.
             self._stop_writing()
             # What comes over the next one shows nothing of this one.
             self._unheard = False
@@ -297,6 +297,7 @@ class Link(Outbound):
             self.lost_at = trio.current_time()
             self._connection_scope = None
             self._down.set()
+            connection.close()
         broken = broken or self._refused
         if broken is not None:
             raise broken

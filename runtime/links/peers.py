@@ -363,9 +363,13 @@ class Peers:
     def prove_again(self) -> None:
         """Drop all connections. Nothing is lost by it: the sessions go on with those peers that
         prove a secret which is accepted now.
+
+        The connections to own processes stay: this node has started them, and one that is busy or
+        stopped could not dial again in time.
         """
         for link in tuple(self.links.values()):
-            link.drop_connection()
+            if not link.watched:
+                link.drop_connection()
 
     def _check_still_admitted(self, settled: ProvenPeer) -> None:
         """Refuse a peer that was expelled, or whose secret was removed, since its handshake: it may

@@ -98,7 +98,7 @@ class PollableConnection(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Drop the connection at once. It may be closed again."""
+        """Drop the connection at once. It may be closed again. Raises no OSError."""
 
     @property
     def may_be_relieved(self) -> bool:

@@ -14,6 +14,7 @@ import re
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -107,7 +108,7 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """Drop the connection at once; waiting calls raise trio.ClosedResourceError. It may be
-        closed again.
+        closed again. Raises no OSError.
         """
         ...
 
@@ -277,7 +278,9 @@ class SocketConnection(PollableConnection):
         """Close the socket at once. Waiting calls raise trio.ClosedResourceError."""
         if self._socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self._socket)
-            self._socket.close()
+            # Code of users may have closed the descriptor already, by `os.close` or in native code.
+            with suppress(OSError):
+                self._socket.close()
             self._spin_no_more()
 
 

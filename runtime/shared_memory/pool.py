@@ -21,6 +21,7 @@ import os
 import sys
 import weakref
 from collections import OrderedDict, deque
+from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import attrs
@@ -137,7 +138,7 @@ class Arena:
         self._begun = 0
         length = HEADER_SIZE + span_size * count
         self.descriptor = _memfd()
-        self._close = weakref.finalize(self, os.close, self.descriptor)
+        self._close = weakref.finalize(self, _close_quietly, self.descriptor)
         self._close.atexit = False
         os.ftruncate(self.descriptor, length)
         fcntl.fcntl(
@@ -185,6 +186,14 @@ class Arena:
         stay.
         """
         self._close()
+
+
+def _close_quietly(descriptor: int) -> None:
+    """Close the descriptor, unless code of users has done so: that must not interrupt the end of a
+    link, which closes its memory.
+    """
+    with suppress(OSError):
+        os.close(descriptor)
 
 
 def _memfd() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -132,6 +133,24 @@ class Waiter(Actor):
             (self.directory / mark).touch()
 
 
+def close_link() -> None:
+    """Close the descriptor of the connection to the node, as a double close in native code does."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        try:
+            found = socket.socket(fileno=descriptor)
+        except OSError:
+            continue
+        try:
+            # Only the node listens at an address with a name.
+            is_link = found.family == socket.AF_UNIX and bool(found.getpeername())
+        except OSError:
+            is_link = False
+        finally:
+            found.detach()
+        if is_link:
+            os.close(descriptor)
+
+
 class Victim(Actor):
     """Does itself harm, in every way there is."""
 
@@ -154,6 +173,11 @@ class Victim(Actor):
         elif how == "sys.exit":
             raise SystemExit(4)
         elif how == "block":
+            time.sleep(1000)  # noqa: ASYNC251  that is the point
+        elif how == "close the link":
+            close_link()
+        elif how == "close the link and block":
+            close_link()
             time.sleep(1000)  # noqa: ASYNC251  that is the point
         elif how == "SIGSTOP":
             os.kill(os.getpid(), signal.SIGSTOP)

@@ -9,13 +9,19 @@ import signal
 
 import pytest
 import trio
+import trio.testing
 
+from actors import ChildSpec, Supervisor
 from actors.errors import ActorDiedError, ActorNotFoundError, ActorStartError, CallTimeoutError
 from actors.supervision import ExitReason
+from runtime import open_node
+from runtime.environment import SystemEnvironment
 from runtime.node import Node, internals_of
 from runtime.observation.inspection_service import inspection_of
+from runtime.testing import Platform
+from runtime.timings import Timings
 from tests.isolation.actors_used import Counter, Victim
-from tests.isolation.conftest import is_running
+from tests.isolation.conftest import SECRET, is_running
 from tests.limits import out_of_descriptors
 
 pytestmark = pytest.mark.cluster
@@ -106,6 +112,53 @@ async def test_an_actor_whose_process_is_stopped_by_a_signal_can_be_stopped_or_g
         os.kill(pid, signal.SIGSTOP)
         await internals_of(node).spawner.stop_address(victim.address, STOPPED, 0.3)
     assert not is_running(pid)
+
+
+async def test_an_actor_that_closes_the_connection_of_its_process_goes_on_over_another(
+    node: Node,
+) -> None:
+    victim = await node.options(isolation="process").spawn(Victim)
+    pid = await victim.pid()
+    with trio.fail_after(60):
+        for _ in range(3):
+            await victim.suffer("close the link")
+            assert await victim.pid() == pid
+
+
+async def test_a_process_that_cannot_be_reached_any_more_is_killed_and_its_actor_restarted() -> (
+    None
+):
+    # The node keeps the session of a process without a connection for 1.5 s.
+    timings = Timings(lease=30.0, client_leases=0.05)
+    platform = Platform(environment=SystemEnvironment(timings))
+    async with open_node("alone", secret=SECRET, platform=platform) as node:
+        child = ChildSpec.of("victim", Victim).changed(isolation="process", name="victim")
+        await node.spawn(Supervisor, [child])
+        victim = await node.lookup("victim", Victim)
+        with trio.fail_after(60):
+            pid = await victim.pid()
+            lost = "signal: its process has lost its connection to the node"
+            with pytest.raises(ActorDiedError, match=lost):
+                await victim.suffer("close the link and block")
+            assert not is_running(pid)
+            assert await victim.pid() != pid
+
+
+async def test_a_process_that_is_stopped_keeps_its_connection_when_peers_prove_themselves_again(
+    node: Node,
+) -> None:
+    victim = await node.options(isolation="process").spawn(Victim)
+    pid = await victim.pid()
+    peers = internals_of(node).endpoint.peers
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        peers.prove_again()
+        await trio.testing.wait_all_tasks_blocked()
+        assert all(link.connected for link in peers.links.values())
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    with trio.fail_after(60):
+        assert await victim.pid() == pid
 
 
 @pytest.mark.slow

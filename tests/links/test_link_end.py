@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -123,6 +124,40 @@ async def test_nothing_is_acted_upon_after_the_end_though_it_had_arrived_by_then
         assert receiver.story == ["ended"]
         sender.link.end("over")
         sender.wire.arrive(b"anything")
+
+
+class Unclosable(Wire):
+    """A connection whose end meets an error."""
+
+    def close(self) -> None:
+        raise OSError(errno.EBADF, "it was closed already")
+
+
+async def test_a_link_goes_on_over_another_connection_when_the_last_could_not_be_closed() -> None:
+    side = Side()
+    side.wire = Unclosable()
+
+    async def run() -> None:
+        with pytest.raises(OSError, match="closed already"):
+            await side.run()
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            await trio.testing.wait_all_tasks_blocked()
+            side.link.drop_connection()
+            # Its reader is shielded.
+            side.wire.arrive(b"anything")
+            await side.link.disconnected()
+        assert not side.link.connected
+        side.link.check_invariants()
+        side.wire = Wire()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(side.run)
+            await trio.testing.wait_all_tasks_blocked()
+            assert side.link.connected
+            side.link.end("over")
+            side.wire.arrive(b"anything")
 
 
 @pytest.mark.parametrize("size", [10, 3 * WHOLE], ids=["a small frame", "parts of a large one"])

@@ -10,7 +10,10 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from runtime.links import transports
-from runtime.links.transports import Connection, SocketNetwork, with_address
+from runtime.links.credentials import client_context
+from runtime.links.spinner import Spinner
+from runtime.links.tls import TlsConnection
+from runtime.links.transports import Connection, SocketConnection, SocketNetwork, with_address
 from tests.limits import out_of_descriptors
 from tests.waiting import until
 
@@ -80,6 +83,23 @@ async def test_a_unix_socket_whose_listener_has_no_room_is_connected_when_it_has
         assert peer.recv(5) == b"hello"
         for each in (*waiting, *accepted, peer, *connections):
             each.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "TLS"])
+async def test_a_connection_whose_descriptor_code_of_users_has_closed_is_closed_without_an_error(
+    encrypted: bool,
+) -> None:
+    ours, theirs = socket.socketpair()
+    spinner = Spinner(lambda: 0.0)
+    below = SocketConnection(ours, spinner)
+    below._spin.seconds, spinner.on = 0.001, 1
+    connection = TlsConnection(below, client_context()) if encrypted else below
+    os.close(below.descriptor)
+    connection.close()
+    assert below.descriptor < 0
+    assert spinner.on == 0
+    connection.close()
+    theirs.close()
 
 
 async def test_a_unix_socket_that_nobody_listens_at_is_refused_at_once() -> None:

@@ -205,6 +205,15 @@ def test_an_arena_without_memory_is_closed() -> None:
     assert taken(pool, MEBIBYTE).place.key != key
 
 
+@pytest.mark.parametrize("end", ["abandon", "close"])
+def test_a_pool_ends_whose_descriptors_code_of_users_has_closed(end: str) -> None:
+    pool = open_pool()
+    block = taken(pool, 4096)
+    os.close(block.place.descriptor)
+    getattr(pool, end)()
+    assert pool.take(4096) is None
+
+
 def test_a_pool_that_is_closed_hands_out_nothing_and_what_it_lent_stays() -> None:
     pool = open_pool()
     block = taken(pool, 4096)
