@@ -28,6 +28,7 @@ from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.log_options import log_format_option
 from runtime.command_line.units import Number, PathName, Text, bytes_of
 from runtime.environment import SystemEnvironment
+from runtime.functions.function_names import hook_path
 from runtime.hosting.client_quotas import CLIENT_ACTORS
 from runtime.hosting.threads import NODE_THREADS
 from runtime.links.encryption import Tls
@@ -109,6 +110,14 @@ def _spawnable(classes: tuple[str, ...], applications: tuple[str, ...]) -> froze
     try:
         return checked_spawnable([*classes, *modules])
     except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _check_hook(path: str | None) -> None:
+    """Raises UsageError for a function that a call would not run."""
+    try:
+        hook_path(path)
+    except TypeError as error:
         raise click.UsageError(str(error)) from None
 
 
@@ -357,6 +366,7 @@ def node(
     module of the actor's class, or with --import.
     """
     import_modules(modules)
+    _check_hook(unchanged["on_process_start"])
     store = unchanged["store"]
     if unchanged["tracing"]:
         _check_tracing()

@@ -26,7 +26,7 @@ from actors.own_logger import own_logger
 from actors.reference import taken
 from actors.short_repr import short_repr
 from runtime.calls.arguments import refused
-from runtime.user_errors import guarded, summary_of
+from runtime.user_errors import guarded, is_interrupt, summary_of
 from runtime.wire.codec import Codec
 
 logger = own_logger("understudy.functions")
@@ -48,6 +48,13 @@ about actors.
 """
 
 PLAIN_SPAWN: Final = SpawnOptions()
+
+_NOT_RUN_BY_A_CALL: Final = (
+    inspect.iscoroutinefunction,
+    inspect.isasyncgenfunction,
+    inspect.isgeneratorfunction,
+)
+"""Which functions return an object when they are called, and run later or never."""
 
 
 @attrs.frozen
@@ -192,29 +199,40 @@ def find_function(path: str) -> Callable[..., Any]:
 
 def hook_path(hook: object) -> str:
     """The path of a function that other processes call, given as itself or as its path. "" for
-    None. Raises FunctionNotImportableError, and TypeError for what is neither.
+    None. Raises FunctionNotImportableError, and TypeError for what is neither, and for a function
+    whose call would not run it.
     """
     if hook is None:
         return ""
-    if not isinstance(hook, str):
-        if not callable(hook):
-            raise TypeError(
-                f"on_process_start is a function, or its 'module:function', not {short_repr(hook)}"
-            )
-        return function_path(hook)
-    find_function(hook)
-    return hook
+    if not isinstance(hook, str) and not callable(hook):
+        raise TypeError(
+            f"on_process_start is a function, or its 'module:function', not {short_repr(hook)}"
+        )
+    path = hook if isinstance(hook, str) else function_path(hook)
+    found = find_function(hook) if isinstance(hook, str) else hook
+    if any(is_other(found) for is_other in _NOT_RUN_BY_A_CALL):
+        raise TypeError(
+            f"on_process_start is called before the process has an event loop, and {path} is an "
+            "`async def` or has a `yield`, so that the call would not run it: make it a plain `def`"
+        )
+    return path
 
 
 def call_hook(path: str) -> None:
     """Call the function of this path, unless that is "". What it raises is logged: the process
-    goes on without what it was to set up.
+    goes on without what it was to set up. Raises a genuine interrupt of the process.
     """
     if not path:
         return
     try:
         find_function(path)()
-    except Exception:
+    except BaseException as error:  # noqa: ASYNC103  no checkpoint
+        # A SystemExit as well: others of its kind would end one after the other, and nothing would
+        # say why.
+        if is_interrupt(error):
+            # Python's own handler leaves no frame behind, so the hook may have raised it.
+            logger.error("%s, the on_process_start of this process, was interrupted", path)
+            raise
         logger.exception("%s, the on_process_start of this process, raised", path)
 
 
