@@ -273,7 +273,8 @@ class ForkServer:
             raise ForkServerStartError(
                 f"the warm process (pid {self.pid}) was not ready after "
                 f"{self._ready_timeout:g} s and is killed; it was to import {self._imported}: "
-                f"find what hangs there, or allow more time with ready_timeout{last}"
+                "find what hangs or takes long there, and do it after the import, for example in "
+                f"the `on_start` of an actor{last}"
             )
         if isinstance(answer, protocol.SetUpFailed) and answer.unguarded_line:
             raise ForkServerStartError(
