@@ -23,6 +23,11 @@ from typing import ParamSpec, TypeVar
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
+MOST_TEXT = 32_000
+"""Characters of an exception's text, and of its traceback, that are written: their ends. As JSON,
+the agent reads at most 1 MiB of an error file, and one character may take twelve bytes.
+"""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -37,17 +42,15 @@ def write_error(error: BaseException, path: str, skip: str = "") -> None:
     """Write an exception to an error file in torchelastic's format, atomically. Frames of the file
     `skip` are left out.
 
-    Errors of the disk are ignored: they cost the file and must not hide the exception.
+    Errors of the disk are ignored: they cost the file and must not hide the exception. Nothing that
+    the exception's own code raises comes out of this.
     """
-    trace = error.__traceback__ if not skip else without_frames_of(skip, error.__traceback__)
-    said = text = type(error).__name__
-    try:
-        said = f"{said}: {error}"
-        text = "".join(traceback.format_exception(type(error), error, trace))
-    except Exception:
-        # Code of the user's has raised: the exception's own, or a loader that is asked for the
-        # source of a frame. The file says what is known.
-        text = said
+    trace = _traceback_of(error)
+    if skip:
+        trace = without_frames_of(skip, trace)
+    name = _text(lambda: type(error).__name__, "an exception")
+    said = _text(lambda: f"{name}: {error}", name)
+    text = _text(lambda: "".join(traceback.format_exception(type(error), error, trace)), said)
     message = {"message": {"message": said, "extraInfo": {"py_callstack": text}}}
     temporary = f"{path}.{os.getpid()}"
     try:
@@ -56,6 +59,28 @@ def write_error(error: BaseException, path: str, skip: str = "") -> None:
         os.replace(temporary, path)
     except OSError:
         pass
+
+
+def _text(write: Callable[[], str], otherwise: str) -> str:
+    """Return the end of the text that `write` returns, or `otherwise` if it raises."""
+    try:
+        # A plain string, also where user code returns one of a class of its own.
+        text = str.__str__(write())
+    except BaseException:  # noqa: ASYNC103
+        # Code of the user's has raised: the exception's own, or a loader that is asked for the
+        # source of a frame. Whatever it is (SystemExit, KeyboardInterrupt), the process ends by the
+        # exception that is described. An interrupt that comes in this moment is lost: there is
+        # nothing left that it could end.
+        return otherwise  # noqa: ASYNC104
+    if len(text) <= MOST_TEXT:
+        return text
+    return f"[... {len(text) - MOST_TEXT} characters before]\n{text[-MOST_TEXT:]}"
+
+
+def _traceback_of(error: BaseException) -> TracebackType | None:
+    """The traceback of an exception, without asking its class, which may raise."""
+    found: TracebackType | None = vars(BaseException)["__traceback__"].__get__(error)
+    return found
 
 
 def without_frames_of(path: str, trace: TracebackType | None) -> TracebackType | None:
@@ -125,6 +150,25 @@ def _run_module(name: str) -> None:
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
+def _show(error: BaseException) -> None:
+    """Print an exception as Python itself does at the end of a process, with the user's own hook if
+    there is one, but without our frames.
+    """
+    trace = without_frames_of(__file__, _traceback_of(error))
+    error = BaseException.with_traceback(error, trace)
+    try:
+        sys.excepthook(type(error), error, trace)
+    except SystemExit:
+        # For Python, a hook may say how the process ends.
+        raise
+    except BaseException as failure:  # noqa: ASYNC103
+        sys.stderr.write("Error in sys.excepthook:\n")
+        of_hook = without_frames_of(__file__, _traceback_of(failure))
+        sys.__excepthook__(type(failure), failure, of_hook)
+        sys.stderr.write("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, trace)
+
+
 def main(arguments: list[str]) -> None:
     """Run a worker. Arguments: `script`, `module` or `command`, the pid of the agent, then what to
     run and its arguments.
@@ -143,7 +187,9 @@ def main(arguments: list[str]) -> None:
     try:
         (_run_script if mode == "script" else _run_module)(command[0])
     except SystemExit as error:
-        if error_file and isinstance(error.code, str) and os.getpid() == own_pid:
+        # By the class of the interpreter: a class of the user's may raise where it is asked.
+        code: object = vars(SystemExit)["code"].__get__(error)
+        if error_file and issubclass(type(code), str) and os.getpid() == own_pid:
             write_error(error, error_file, __file__)
         raise
     except KeyboardInterrupt:
@@ -152,9 +198,7 @@ def main(arguments: list[str]) -> None:
         # The last that is known of this process; no trio runs here.
         if error_file and os.getpid() == own_pid:
             write_error(error, error_file, __file__)
-        # Like Python itself, with the user's own hook if there is one, but without our frames.
-        error = error.with_traceback(without_frames_of(__file__, error.__traceback__))
-        sys.excepthook(type(error), error, error.__traceback__)
+        _show(error)
         sys.exit(1)  # noqa: ASYNC104
 
 

@@ -8,6 +8,7 @@ import json
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ from runtime.elastic.ranks import (
     encode_member,
     encode_places,
 )
-from runtime.elastic.runner import write_error
+from runtime.elastic.runner import ERROR_FILE, record, write_error
 from runtime.elastic.settings import (
     parse_filters,
     parse_masks,
@@ -347,6 +348,51 @@ def test_an_error_file_is_written_where_the_source_or_the_text_of_the_error_cann
     for error, text in [(caught.value, said), (SilentError(), "SilentError")]:
         write_error(error, str(file))
         assert read_error_file(file.read_text())[0] == text
+
+
+class EndingError(Exception):
+    """Raises an exception of this class wherever it is described."""
+
+    raises: type[BaseException] = SystemExit
+
+    def __str__(self) -> str:
+        raise self.raises(0)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("__traceback__", "with_traceback"):
+            raise type(self).raises(0)
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_an_exception_that_ends_the_process_where_it_is_described_is_written_and_raised_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
+) -> None:
+    file = tmp_path / "error.json"
+    monkeypatch.setenv(ERROR_FILE, str(file))
+    monkeypatch.setattr(EndingError, "raises", raised)
+    error = EndingError("x")
+
+    @record
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(EndingError) as caught:
+        fail()
+    assert caught.value is error
+    message, traceback = read_error_file(file.read_text())
+    assert message == "EndingError"
+    assert "in fail" in traceback
+
+
+def test_the_end_of_a_long_text_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "error.json"
+    write_error(ValueError("\N{GRINNING FACE}" * 1_000_000 + "the end"), str(file))
+    assert file.stat().st_size < 1024 * 1024
+    message, traceback = read_error_file(file.read_text())
+    assert message.startswith("[... ")
+    assert message.endswith("the end")
+    assert traceback.rstrip().endswith("the end")
 
 
 def test_error_files_are_read_as_torch_writes_them_and_as_anybody_else_does() -> None:

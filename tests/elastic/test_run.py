@@ -224,10 +224,21 @@ time.sleep(600)
     assert "in deep" in error["message"]["extraInfo"]["py_callstack"]
 
 
+ENDS_IN_STR = """
+class Ends(Exception):
+    def __str__(self): raise {}
+raise Ends
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("os.abort()", "killed by SIGABRT"),
+        (ENDS_IN_STR.format("SystemExit(0)"), "exit code 1"),
+        pytest.param(
+            ENDS_IN_STR.format("KeyboardInterrupt"), "exit code 1", marks=pytest.mark.long
+        ),
         pytest.param("sys.exit(7)", "exit code 7", marks=pytest.mark.long),
         ("sys.exit('went wrong')", "went wrong"),
         pytest.param("os._exit(3)", "exit code 3", marks=pytest.mark.long),
@@ -238,6 +249,7 @@ def test_every_way_to_fail_is_reported_as_what_it_was(shell: Shell, text: str, s
     done = shell.run("--json", shell.script(text))
     assert done.returncode == 1
     assert said in done.stderr
+    assert "runner.py" not in done.stderr, "the user's own frames only"
     told = json.loads(done.stdout)
     assert told["code"] == 1
     assert len(told["failures"]) == 1
