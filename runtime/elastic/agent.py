@@ -19,7 +19,8 @@ import trio
 
 from actors.own_logger import own_logger
 from runtime.elastic import machine
-from runtime.elastic.budget import WorkerFailure, read_error_file
+from runtime.elastic.budget import WorkerFailure
+from runtime.elastic.error_file import error_of
 from runtime.elastic.health_port import serve_health
 from runtime.elastic.machine import AgentMachine, Effect, Event
 from runtime.elastic.rounds import RECORD_SECONDS, OpenHandler, Records, RoundJoinError, Rounds
@@ -27,6 +28,7 @@ from runtime.elastic.settings import ElasticSettings
 from runtime.elastic.worker_output import Console
 from runtime.elastic.workers import WorkerGroup, WorkerProcess
 from runtime.environment import Environment
+from runtime.printable import plain
 from runtime.rendezvous.parameters import RendezvousError
 
 logger = own_logger("understudy.elastic")
@@ -506,15 +508,7 @@ class Agent:
                 f"stuck: in {worker.expired.scope!r} for longer than {worker.expired.after:g} "
                 "s, so the agent killed it"
             )
-        message, traceback, error_file = "", "", ""
-        try:
-            message, traceback = read_error_file(
-                worker.error_file.read_text(encoding="utf-8", errors="replace")
-            )
-            error_file = str(worker.error_file)
-        except OSError:
-            # The worker wrote no error file.
-            pass
+        message, traceback, error_file = error_of(worker.error_file)
         failure = WorkerFailure(
             number=0,
             round=worker.round,
@@ -531,8 +525,10 @@ class Agent:
             traceback=traceback,
             error_file=error_file,
         )
+        first = message.strip().partition("\n")[0]
+        # Plain: both come from the worker, and go to a terminal.
         logger.warning(
-            "%s%s", failure.headline(), f": {message.splitlines()[0]}" if message else ""
+            "%s", plain(f"{failure.headline()}: {first}" if first else failure.headline())
         )
         return failure
 

@@ -16,6 +16,7 @@ from typing import cast
 
 import attrs
 
+from runtime.printable import plain, plain_lines
 from runtime.processes.exit_status import ExitStatus
 from runtime.rendezvous.parameters import RendezvousStateError
 
@@ -132,28 +133,27 @@ def in_order(failures: Iterable[WorkerFailure]) -> list[WorkerFailure]:
 
 def report(job: str, failures: Iterable[WorkerFailure], text: str) -> str:
     """Write the report that the user reads when a job has failed: the root cause first, with its
-    traceback, and then the others.
+    traceback, and then the others. Texts of workers, and of other agents, have no characters that
+    control a terminal.
     """
     ordered = in_order(failures)
     rule = "=" * 72
-    lines = [rule, f"job {job} failed" + (f": {text}" if text else "")]
+    lines = [rule, plain_lines(f"job {job} failed" + (f": {text}" if text else ""))]
     for number, failure in enumerate(ordered):
         lines.append("-" * 72)
         lines.append(
             f"{'root cause' if number == 0 else f'failure {number + 1} (seen later)'}: "
-            f"{failure.headline()}"
+            f"{plain(failure.headline())}"
         )
-        if failure.traceback:
-            lines += ["", *failure.traceback.rstrip().splitlines()]
-        elif failure.message:
-            lines += ["", *failure.message.rstrip().splitlines()]
+        if text_of_worker := (failure.traceback or failure.message).rstrip():
+            lines += ["", plain_lines(text_of_worker)]
         else:
             lines.append(
                 "  it left no traceback: it ended without a Python exception, or was started with "
                 "--no-python"
             )
         if failure.error_file:
-            lines.append(f"  error file: {failure.error_file}")
+            lines.append(f"  error file: {plain(failure.error_file)}")
     lines.append(rule)
     return "\n".join(lines)
 

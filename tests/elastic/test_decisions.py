@@ -6,10 +6,12 @@ import ipaddress
 import itertools
 import json
 import math
+import os
 import random
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from runtime.elastic.budget import (
@@ -25,6 +27,7 @@ from runtime.elastic.budget import (
     recent,
     report,
 )
+from runtime.elastic.error_file import MAX_BYTES, error_of
 from runtime.elastic.ranks import (
     RankedAgent,
     assign,
@@ -409,6 +412,47 @@ def test_error_files_are_read_as_torch_writes_them_and_as_anybody_else_does() ->
     long, _ = read_error_file("x" * 100_000 + "the end")
     assert long.endswith("the end")
     assert len(long) < 40_000
+
+
+def test_what_is_no_readable_error_file_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "error.json"
+    assert error_of(file) == ("", "", "")
+    os.mkfifo(file)
+    assert error_of(file) == ("its error file was not read: it is no regular file", "", "")
+    file.unlink()
+    file.mkdir()
+    assert error_of(file) == ("its error file was not read: it is no regular file", "", "")
+    file.rmdir()
+    file.symlink_to("/dev/zero")
+    assert error_of(file) == ("its error file was not read: it is a symbolic link", "", "")
+    file.unlink()
+    file.write_text("x" * (MAX_BYTES - 1) + "y")
+    message, traceback, path = error_of(file)
+    assert (message[-2:], traceback, path) == ("xy", "", str(file))
+    file.write_text("x" * (MAX_BYTES + 1))
+    text = "its error file was not read: it has 1,048,577 bytes"
+    assert error_of(file) == (text, "", str(file))
+
+
+def test_a_report_has_no_characters_that_control_a_terminal() -> None:
+    escaped = WorkerFailure(
+        1,
+        0,
+        0,
+        0,
+        "a\x1b",
+        "b",
+        "c\x9b",
+        7,
+        code=1,
+        traceback="T\n\tline\x1b[2J\x07\n",
+        error_file="d\r",
+    )
+    said = report(
+        "job", [escaped, attrs.evolve(escaped, number=2, traceback="", message="\x1b]0;x")], "e\x1b"
+    )
+    assert all(line.isprintable() for line in said.split("\n"))
+    assert "T\n        line\\x1b[2J\\x07\n" in said
 
 
 def test_a_failure_survives_the_store_and_garbage_there_is_left_out() -> None:

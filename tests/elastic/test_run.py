@@ -255,6 +255,22 @@ def test_every_way_to_fail_is_reported_as_what_it_was(shell: Shell, text: str, s
     assert len(told["failures"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("os.mkfifo(file)", "its error file was not read: it is no regular file"),
+        (r"open(file, 'w').write('\\x1b[31mred')", r"\x1b[31mred"),
+    ],
+    ids=["pipe", "controls"],
+)
+def test_no_error_file_hurts_its_reader(shell: Shell, text: str, said: str) -> None:
+    file = f"file = os.environ[{ERROR_FILE!r}]"
+    done = shell.run("", shell.script(f"{file}\n{text}\nos._exit(5)"))
+    assert done.returncode == 1
+    assert f"exit code 5: {said}" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
 @pytest.mark.long
 def test_a_group_is_started_again_as_often_as_is_allowed(shell: Shell) -> None:
     script = shell.script(
