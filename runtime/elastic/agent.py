@@ -20,13 +20,12 @@ import trio
 from actors.own_logger import own_logger
 from runtime.elastic import machine
 from runtime.elastic.budget import WorkerFailure
-from runtime.elastic.error_file import error_of
 from runtime.elastic.health_port import serve_health
 from runtime.elastic.machine import AgentMachine, Effect, Event
 from runtime.elastic.rounds import RECORD_SECONDS, OpenHandler, Records, RoundJoinError, Rounds
 from runtime.elastic.settings import ElasticSettings
 from runtime.elastic.worker_output import Console
-from runtime.elastic.workers import WorkerGroup, WorkerProcess
+from runtime.elastic.workers import WorkerGroup, WorkerProcess, error_of
 from runtime.environment import Environment
 from runtime.printable import plain
 from runtime.rendezvous.parameters import RendezvousError

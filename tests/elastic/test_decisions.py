@@ -27,7 +27,6 @@ from runtime.elastic.budget import (
     recent,
     report,
 )
-from runtime.elastic.error_file import MAX_BYTES, error_of
 from runtime.elastic.ranks import (
     RankedAgent,
     assign,
@@ -52,6 +51,7 @@ from runtime.elastic.watchdog import (
     decode_request,
     encode_request,
 )
+from runtime.elastic.workers import MAX_ERROR_BYTES, error_of
 from runtime.links.interfaces import own_address
 from runtime.rendezvous.parameters import RendezvousStateError
 from tests.loaders import SourceLoader, generated, without_entry
@@ -426,10 +426,10 @@ def test_what_is_no_readable_error_file_is_not_read(tmp_path: Path) -> None:
     file.symlink_to("/dev/zero")
     assert error_of(file) == ("its error file was not read: it is a symbolic link", "", "")
     file.unlink()
-    file.write_text("x" * (MAX_BYTES - 1) + "y")
+    file.write_text("x" * (MAX_ERROR_BYTES - 1) + "y")
     message, traceback, path = error_of(file)
     assert (message[-2:], traceback, path) == ("xy", "", str(file))
-    file.write_text("x" * (MAX_BYTES + 1))
+    file.write_text("x" * (MAX_ERROR_BYTES + 1))
     text = "its error file was not read: it has 1,048,577 bytes"
     assert error_of(file) == (text, "", str(file))
 
