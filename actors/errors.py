@@ -128,8 +128,29 @@ class FunctionNotImportableError(NotExecutedError, TypeError):
 
 class NoWorkerError(NotExecutedError):
     """No node of the cluster can run the function: none meets what its options ask for, or no
-    worker process could be started.
+    worker process could be started. If an exception kept it from starting, `remote_traceback` and a
+    note have its traceback.
     """
+
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        actor: str | None = None,
+        method: str | None = None,
+        node: str | None = None,
+        epoch: int | None = None,
+        attempts: int = 0,
+        remote_traceback: str = "",
+    ) -> None:
+        super().__init__(
+            text, actor=actor, method=method, node=node, epoch=epoch, attempts=attempts
+        )
+        self.remote_traceback = remote_traceback
+        if remote_traceback:
+            self.add_note(
+                f"raised where its worker process was to start:\n{remote_traceback.rstrip()}"
+            )
 
 
 class ArgumentLostError(NotExecutedError):

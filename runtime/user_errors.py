@@ -466,15 +466,21 @@ def shortened(text: str, most: int) -> str:
 
 def raised_at(error: BaseException, module: str = "") -> str:
     """`file:line, in function`, where the exception was raised: the innermost frame of `module` if
-    it passed one, the innermost otherwise.
+    it passed one, otherwise the innermost of user code, or the innermost at all.
 
-    "" if it was never raised.
+    "" if it was never raised, and for an error of ours that no user code has raised: its text says
+    what is wrong.
     """
     frames = list(traceback.walk_tb(traceback_object(error)))
     own = [one for one in frames if module and module_of(one[0]) == module]
-    if not frames:
+    if not own:
+        users = [one for one in frames if not is_machinery(one[0].f_code.co_filename)]
+        if not users and issubclass(type(error), UnderstudyError):
+            return ""
+        own = users or frames
+    if not own:
         return ""
-    found = FRAME_LINE.search(places((own or frames)[-1:]))
+    found = FRAME_LINE.search(places(own[-1:]))
     return f"{found['file']}:{found['line']}, in {found['function']}" if found else ""
 
 

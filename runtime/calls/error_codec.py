@@ -16,6 +16,7 @@ import builtins
 import functools
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, SupportsIndex, cast
 
 import attrs
@@ -193,7 +194,11 @@ def describe(error: BaseException, size_of: Callable[[object], int | None]) -> t
     if it cannot be sent: then its repr is sent.
     """
     if issubclass(type(error), CallError) and not issubclass(type(error), RemoteError):
-        return class_name(type(error)), {"text": text_of(error)}
+        plain: Plain = {"text": text_of(error)}
+        if isinstance(error, errors.NoWorkerError) and error.remote_traceback:
+            # Previous versions ignore it.
+            plain["traceback"] = error.remote_traceback
+        return class_name(type(error)), plain
     return raised_by_method(error, size_of)
 
 
@@ -282,8 +287,11 @@ def rebuild(
         if isinstance(known, type) and issubclass(known, CallError) and known is not RemoteError
         else OutcomeUnknownError
     )
-    return cls(
-        str(described.get("text", code)),
+    text = str(described.get("text", code))
+    make: Callable[..., CallError] = partial(cls, text)
+    if issubclass(cls, errors.NoWorkerError):
+        make = partial(cls, text, remote_traceback=str(described.get("traceback", "")))
+    return make(
         actor=place.actor,
         method=place.method,
         node=place.node,

@@ -38,7 +38,7 @@ from runtime.calls.error_codec import CallPlace, at_place
 from runtime.calls.timed_out import TimedOut
 from runtime.environment import Environment
 from runtime.functions.function_names import FunctionCall
-from runtime.functions.service import FUNCTION_SERVICE, FunctionService
+from runtime.functions.service import FUNCTION_SERVICE, FunctionService, with_text
 from runtime.membership.members import Members
 from runtime.supervision.actor_placement import ActorPlacement
 from runtime.supervision.placement import (
@@ -410,4 +410,4 @@ def _of_function(error: CallError, path: str, node: str, timeout: float | None) 
     text = str(error)
     for called in (f"{FUNCTION_SERVICE}.run_if_room", f"{FUNCTION_SERVICE}.run"):
         text = text.replace(called, path)
-    return type(error)(text, method=path, node=node)
+    return with_text(error, text, path, node)

@@ -42,6 +42,7 @@ from runtime.functions.worker import FunctionWorker
 from runtime.hosting.actor_start import ActorStart
 from runtime.hosting.cell import RefusedElsewhereError
 from runtime.hosting.host import ActorHost
+from runtime.wire.exceptions import attributes_of
 
 FUNCTION_SERVICE: Final = "@functions"
 
@@ -75,7 +76,8 @@ class _WaitingCall:
 
     over: trio.Event = attrs.field(factory=trio.Event)
     worker: RunningWorker | None = None
-    failure: str = ""
+    failure: tuple[str, str] | None = None
+    """If it gets none: why, and the traceback of that."""
 
 
 class FunctionWorkers:
@@ -97,7 +99,8 @@ class FunctionWorkers:
         self._workers: dict[int, RunningWorker] = {}
         self._waiters: dict[int, _WaitingCall] = {}
         self._tickets = itertools.count(1)
-        self._failure = ""
+        self._failure = "", ""
+        """Why the last worker that could not be started was not, and the traceback of that."""
         self._expiring = False
 
     async def acquire(self, memory_limit: int | None) -> RunningWorker:
@@ -118,13 +121,15 @@ class FunctionWorkers:
             # It may have been lent a worker in this very step.
             if waiter.worker is not None:
                 self._release(waiter.worker, reusable=True)
-            elif not waiter.failure:
+            elif waiter.failure is None:
                 self._carry_out(self._pool.withdraw(ticket))
             raise
         finally:
             del self._waiters[ticket]
         if waiter.worker is None:
-            raise NoWorkerError(waiter.failure)
+            assert waiter.failure is not None, "a call that gets no worker gets a reason"
+            text, trace = waiter.failure
+            raise NoWorkerError(text, remote_traceback=trace)
         return waiter.worker
 
     async def start_alone(self, options: SpawnOptions) -> RunningWorker:
@@ -162,6 +167,14 @@ class FunctionWorkers:
             return
         # Not `reusable=False`: that asks it to stop, and it would not listen.
         await self._end(worker, CANCELLED)
+
+    def why_ended(self, worker: RunningWorker) -> str:
+        """Why a worker has ended, such as `exited with code 7`."""
+        address, reason = worker.address, self.host.exits.of(worker.address.actor_id)
+        if reason is None and (cell := self.host.cells.get(address.name)) is not None:
+            # Its end is under way: the calls that it had have been ended before it is complete.
+            reason = cell.ended
+        return (reason.text or reason.kind) if reason is not None else "the reason is not known"
 
     def _release(self, worker: RunningWorker, *, reusable: bool) -> None:
         assert worker.number is not None
@@ -207,7 +220,7 @@ class FunctionWorkers:
                 number, SpawnOptions(isolation="process", memory_limit=effect.memory_limit)
             )
         except (NotExecutedError, SpawnError) as error:
-            self._failure = str(error)
+            self._failure = str(error), remote_traceback_of(error)
             self._carry_out(self._pool.failed_to_start(number))
             return
         self._workers[number] = worker
@@ -223,7 +236,8 @@ class FunctionWorkers:
             raise
         except SpawnError as error:
             raise NoWorkerError(
-                f"no worker process could be started on node {self.host.node.name}: {error}"
+                f"no worker process could be started on node {self.host.node.name}: {error}",
+                remote_traceback=remote_traceback_of(error),
             ) from error
         handle = cast("FunctionWorker", self._make_handle(address, FunctionWorker))
         return RunningWorker(number, address, handle)
@@ -328,23 +342,42 @@ class FunctionService(Actor):
             raise PassedOnError(error) from None
         except CallError as error:
             called = f"{worker.address.name}.call"
-            found = _as_of_function(error, path, node, begun, called)
+            why = self._workers.why_ended(worker)
+            found = _as_of_function(error, path, node, begun, called, why)
             raise RefusedElsewhereError(found) from error
 
 
-def _as_of_function(error: CallError, path: str, node: str, begun: bool, called: str) -> CallError:
+def remote_traceback_of(error: CallError | SpawnError) -> str:
+    """The traceback in another process of what an error is about; "" if there is none."""
+    found = attributes_of(error).get("remote_traceback")
+    return found if type(found) is str else ""
+
+
+def with_text(error: CallError, text: str, path: str, node: str | None = None) -> CallError:
+    """An error like this one with another text, of the function `path` on that node."""
+    if isinstance(error, NoWorkerError):
+        trace = remote_traceback_of(error)
+        return type(error)(text, method=path, node=node, remote_traceback=trace)
+    return type(error)(text, method=path, node=node)
+
+
+def _as_of_function(
+    error: CallError, path: str, node: str, begun: bool, called: str, why: str
+) -> CallError:
     """The error of a call to a worker, as one of the function: callers know nothing of workers.
-    `begun`: the function may have run. `called`: the method of the worker, as texts name it.
+    `begun`: the function may have run. `called`: the method of the worker, as texts name it. `why`
+    the worker has ended, if it has.
     """
     if isinstance(error, ActorDiedError):
         if not begun:
             return NotExecutedError(
                 f"{path} was not run: its worker process on node {node} ended while it imported "
-                f"the function ({error})",
+                f"the function: {why}",
                 method=path,
             )
         return ActorDiedError(
-            f"the worker process in which {path} ran on node {node} has ended ({error})",
+            f"the worker process in which {path} ran on node {node} has ended: {why}; the call may "
+            "have taken effect",
             method=path,
         )
     if isinstance(error, BadArgumentsError):
@@ -353,5 +386,5 @@ def _as_of_function(error: CallError, path: str, node: str, begun: bool, called:
     if outcome_of(error) == "not executed" or begun:
         # It may begin with the names of the worker and of its method.
         text = path + str(error).removeprefix(called) if str(error).startswith(called) else ""
-        return type(error)(text or str(error), method=path)
+        return with_text(error, text or str(error), path)
     return NotExecutedError(f"{path} was not run on node {node}: {error}", method=path)

@@ -36,6 +36,7 @@ from runtime.hosting.service_times import SHARE, ServiceTimeEstimate, ServiceTim
 from runtime.hosting.thread_limits import ThreadLimits
 from runtime.statistics.call_statistics import CallTimer
 from runtime.user_errors import raised_at, summary_of, text_of, traceback_of
+from runtime.wire.exceptions import attributes_of
 
 # How a host learns of an actor in another process that its start, a call or its life has ended
 # there.
@@ -84,6 +85,10 @@ def why_not_started(error: BaseException, module: str) -> tuple[str, str]:
         # A supervisor reports a failed child: the supervisor's own line is of no interest, and the
         # text already names the place in the child.
         place = ""
+    elif not place and type(trace := attributes_of(error).get("remote_traceback")) is str and trace:
+        # No code of the actor's has run: what was raised in the process from which its own was to
+        # come. The frames of this one say nothing.
+        return summary_of(error), trace
     return f"{summary_of(error)} ({place})" if place else summary_of(error), traceback_of(error)
 
 

@@ -46,10 +46,20 @@ from runtime.processes.linux_processes import (
     name_process,
 )
 from runtime.processes.main_script import MainModule, run_main, unguarded_line
-from runtime.user_errors import whole_traceback_of
+from runtime.user_errors import (
+    MOST_TRACEBACK,
+    is_machinery,
+    shortened,
+    summary_of,
+    traceback_object,
+    whole_traceback_of,
+)
 
 YOUNG, MIDDLE, OLD = 50_000, 20, 100
 """Thresholds of the collector's generations: allocations, then collections of the one before."""
+
+MOST_REASON = 1000
+"""Characters of the text of an exception that an import raised, in the one line that names it."""
 
 _CHUNK = 64 * 1024
 
@@ -189,8 +199,8 @@ class _ForkLoop:
         except BaseException as error:  # noqa: ASYNC103
             # A script that exits is a failure to report as well; no trio runs here.
             line = unguarded_line(error, what)
-            trace = "" if line else _utf8(whole_traceback_of(error))
-            self._send(protocol.SetUpFailed(_utf8(what), trace, line))
+            trace = "" if line else shortened(whole_traceback_of(error), MOST_TRACEBACK)
+            self._send(protocol.SetUpFailed(_utf8(what), _utf8(trace), line, _utf8(_reason(error))))
             return False  # noqa: ASYNC104
         # Nothing imported so far is garbage. Excluding it from collections keeps its pages shared
         # with the children, because collections write to the objects that they look at.
@@ -379,6 +389,21 @@ class _ForkLoop:
             self._control.sendall(protocol.encode(message))
         except OSError:
             self._connected = False
+
+
+def _reason(error: BaseException) -> str:
+    """`Type: text, at file:line`: what an import raised, and the innermost line of code that is
+    neither the runtime's nor that of Python's imports; without the line if there is none.
+    """
+    text = shortened(summary_of(error), MOST_REASON)
+    lines = [
+        f"{file}:{line}"
+        for frame, line in traceback.walk_tb(traceback_object(error))
+        if not is_machinery(file := frame.f_code.co_filename)
+        and not file.startswith("<frozen importlib")
+        and file != importlib.__file__
+    ]
+    return f"{text}, at {lines[-1]}" if lines else text
 
 
 def _utf8(text: str) -> str:

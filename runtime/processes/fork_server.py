@@ -284,7 +284,7 @@ class ForkServer:
             )
         if isinstance(answer, protocol.SetUpFailed):
             raise ForkServerStartError(
-                f"the warm process could not import {answer.what}",
+                f"the warm process could not import {answer.what}: {answer.reason}",
                 remote_traceback=answer.traceback,
             )
         if answer is None:

@@ -76,12 +76,14 @@ class ServerReady:
 @attrs.frozen
 class SetUpFailed:
     """Warm process to parent, its last message: importing `what` failed. `unguarded_line`: the line
-    at which the main script starts processes when it is imported, or 0.
+    at which the main script starts processes when it is imported, or 0. `reason`: what was raised,
+    as `Type: text, at file:line`.
     """
 
     what: str
     traceback: str
     unguarded_line: int = 0
+    reason: str = ""
 
 
 @attrs.frozen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 from collections.abc import AsyncIterator
 from functools import partial
@@ -18,6 +19,7 @@ from actors import RetryPolicy, SpawnOptions
 from actors.actor import Member
 from actors.errors import (
     ActorDiedError,
+    ActorStartError,
     BadArgumentsError,
     CallTimeoutError,
     DeadlineExceededError,
@@ -34,6 +36,7 @@ from actors.errors import (
 from runtime import open_node
 from runtime.environment import SystemEnvironment
 from runtime.functions.service import FUNCTION_SERVICE, most_workers
+from runtime.isolation import parent
 from runtime.node import Node, internals_of
 from runtime.node.opening import Platform
 from runtime.supervision.actor_placement import ActorPlacement
@@ -292,6 +295,29 @@ async def test_after_its_block_a_node_runs_nothing(tmp_path: Path) -> None:
         await node.run(used.double, 1)
 
 
+async def test_what_keeps_a_worker_from_starting_is_in_its_callers_error(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parent, "CHILD_MODULE", "tests.processes.broken_import")
+    async with open_node("other", join=node.address, secret=SECRET) as other:
+        for caller in (node, other):
+            for resources in ({}, {"gpu": 1.0}):
+                with pytest.raises(NoWorkerError) as caught:
+                    await caller.options(on="alone", resources=resources).run(used.double, 1)
+                assert re.search(
+                    "on node alone: .* could not import tests.processes.broken_import: SystemExit: "
+                    r"this module does not want to be imported, at \S+broken_import\.py:5$",
+                    str(caught.value),
+                )
+                assert 'sys.exit("this module' in caught.value.remote_traceback
+                assert any(
+                    caught.value.remote_traceback.rstrip() in one for one in caught.value.__notes__
+                )
+    with pytest.raises(ActorStartError, match=r"imported, at \S+broken_import\.py:5") as failed:
+        await node.options(isolation="process").spawn(Counter)
+    assert failed.value.remote_traceback == caught.value.remote_traceback
+
+
 async def test_a_module_that_is_missing_there_is_named(node: Node) -> None:
     from runtime.functions.function_names import FunctionCall
 
@@ -303,8 +329,12 @@ async def test_a_module_that_is_missing_there_is_named(node: Node) -> None:
     ):
         with pytest.raises(FunctionNotImportableError, match=why):
             await internals_of(node).functions.run(FunctionCall(path, None, (), {}, SpawnOptions()))
-    with pytest.raises(NotExecutedError, match="ended while it imported"):
+    with pytest.raises(NotExecutedError) as ended:
         await internals_of(node).functions.run(
             FunctionCall("tests.functions.exiting_module:f", None, (), {}, SpawnOptions())
         )
+    assert str(ended.value) == (
+        "tests.functions.exiting_module:f was not run: its worker process on node alone ended "
+        "while it imported the function: exited with code 9"
+    )
     assert await node.run(used.double, 1) == 2

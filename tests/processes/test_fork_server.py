@@ -551,6 +551,11 @@ async def test_an_import_that_fails_is_reported_with_its_traceback(
         async with open_fork_server(preload=[module]):
             pytest.fail("it must not open")
     assert "Traceback" in caught.value.remote_traceback
+    # The last line of the traceback, with the place in the code of the user's, if there is one.
+    last = caught.value.remote_traceback.rstrip().rpartition("\n")[2]
+    assert f"could not import {module}: {last}" in str(caught.value)
+    assert "runtime/" not in str(caught.value)
+    assert str(caught.value).endswith("broken_import.py:5") is ("broken" in module)
     assert marked.pids() == set()
     assert descriptors() == baseline
 
