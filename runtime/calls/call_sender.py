@@ -91,6 +91,9 @@ CONFIRM_SECONDS = 0.5
 long its peer may keep an answer for nothing.
 """
 
+CLOCK_SHARE = 0.01
+"""The share of a timeout by which the clock of a callee may be ahead of that of the caller."""
+
 MOST_BUDGETS = 10_000
 """Targets whose failures are remembered; with more, those that failed first are forgiven."""
 
@@ -487,6 +490,8 @@ class CallSender(ABC):
                 # first where the method ran: that ends the call, as trio has it.
                 await trio.sleep_until(request.deadline)
                 await trio.lowlevel.checkpoint()
+            if self.is_timed_out(error, bound, expires):
+                error = self.timed_out(call, bound)
             raise error
         finally:
             del error
@@ -679,12 +684,30 @@ class CallSender(ABC):
     def expired(self, call: Waiting, route: Route, bound: BoundMethod[..., Any]) -> CallError:
         """Withdraw a call whose timeout has passed, and return the error to raise."""
         self.withdraw(call, route)
+        if not call.recalled:
+            return self.timed_out(call, bound)
         name, timeout = f"{call.place.actor}.{call.place.method}", self.timeout(bound)
-        late = TimedOut(name, timeout, may_have_run=True)
-        if call.recalled:
-            what = f"could not be handed to node {call.place.node}"
-            late = TimedOut(name, timeout, False, what, why_unreached(route))
+        what = f"could not be handed to node {call.place.node}"
+        late = TimedOut(name, timeout, False, what, why_unreached(route))
         return late.error(**facts(call.place))
+
+    def timed_out(self, call: Waiting, bound: BoundMethod[..., Any]) -> CallError:
+        """Return the error of a call that was made and whose timeout has passed."""
+        name, timeout = f"{call.place.actor}.{call.place.method}", self.timeout(bound)
+        return TimedOut(name, timeout, may_have_run=True).error(**facts(call.place))
+
+    def is_timed_out(
+        self, error: BaseException, bound: BoundMethod[..., Any], expires: float
+    ) -> bool:
+        """True for an answer by which a call that expires at `expires` has ended at its timeout:
+        where it ran, or here, as whichever of the two noticed it first has it. The caller gets the
+        same error of both, and only here is known what timeout it had.
+        """
+        if type(error) is not CallTimeoutError or expires == math.inf:
+            return False
+        timeout = self.timeout(bound)
+        # An error of this class that came earlier says something else.
+        return timeout != math.inf and (self.environment.now() >= expires - CLOCK_SHARE * timeout)
 
     def why_unmade(self, bound: Bound, route: Route | None) -> str:
         """Return the end of a text about a call that was not made in time: why its node is not

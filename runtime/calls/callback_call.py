@@ -97,6 +97,8 @@ class CallbackCall:
         error: BaseException | None = call.error
         if call.expired and not call.finished:
             error = caller.expired(call, self._route, bound)
+        elif error is not None and caller.is_timed_out(error, bound, self._expires):
+            error = caller.timed_out(call, bound)
         if isinstance(error, MOVED) and bound._address.registered:
             # Certainly not run, and perhaps only because the actor has moved.
             self.again = partial(self._make_again, error)

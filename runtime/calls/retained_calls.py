@@ -220,6 +220,8 @@ class RetainedCall:
         error = call.error
         if call.expired and not call.finished:
             error = caller.expired(call, route, self._bound)
+        elif error is not None and caller.is_timed_out(error, self._bound, self._expires):
+            error = caller.timed_out(call, self._bound)
         if (
             isinstance(error, MOVED)
             and self._bound._address.registered

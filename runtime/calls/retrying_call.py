@@ -505,9 +505,12 @@ class RetryingCall:
                 await trio.lowlevel.checkpoint()
             try:
                 why = self._caller.why_unmade(self._bound, route)
-                raise (
-                    self._timed_out(ran=False, why=why) if waited else self._final(error, decision)
-                )
+                if waited:
+                    raise self._timed_out(ran=False, why=why)
+                if self._caller.is_timed_out(error, self._bound, self._expires):
+                    # As when this node notices it first; see `run`.
+                    raise self._timed_out(ran=True)
+                raise self._final(error, decision)
             finally:
                 # No circle with this frame, which the traceback has; see `CallSender._failed`.
                 del error

@@ -772,7 +772,11 @@ class TaskWorkers:
         elif invocation.deadline != math.inf and self._environment.now() >= invocation.deadline:
             invocation.sink.refused(
                 invocation,
-                CallTimeoutError(f"{invocation.full_name} was cancelled at its deadline"),
+                # A caller whose own timeout this is says it in its own words, with the limit.
+                CallTimeoutError(
+                    f"{invocation.full_name} was cancelled at its deadline, but may have taken "
+                    "effect; allow more time"
+                ),
             )
 
 

@@ -21,7 +21,9 @@ _CONVERSIONS = {
     "actors.UnderstudyError": "send its text, str(...) of it",
     "builtins.BaseExceptionGroup": "send a list of its exceptions",
     "actors.BoundMethod": "send the handle of its actor",
-    "builtins.async_generator": "send a list of its items, or make the method a stream",
+    "builtins.async_generator": (
+        "send a list of its items, or use a stream, which is a method of an actor"
+    ),
     "builtins.builtin_function_or_method": "send its name; node.run(...) runs a function elsewhere",
     "builtins.coroutine": "it was not awaited; await it in an `async def`, and send what it gives",
     "builtins.dict_items": "send list(...) of it",
@@ -29,7 +31,7 @@ _CONVERSIONS = {
     "builtins.dict_values": "send list(...) of it",
     "builtins.filter": "send list(...) of it",
     "builtins.function": "send its name; node.run(...) runs a function elsewhere",
-    "builtins.generator": "send list(...) of it, or make the method a stream",
+    "builtins.generator": ("send list(...) of it, or use a stream, which is a method of an actor"),
     "builtins.map": "send list(...) of it",
     "builtins.method": "send the handle of an actor, or the name of a function",
     "builtins.type": "send its name, or an instance of it",

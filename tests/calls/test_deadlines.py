@@ -155,6 +155,32 @@ async def test_a_call_that_was_handed_over_may_have_run(two: tuple[Node, Worker]
     assert await worker.count() == 1
 
 
+@pytest.mark.parametrize("how", ["once", "with a policy", "for a reference"])
+@pytest.mark.parametrize("place", ["here", "there"])
+async def test_a_timeout_that_is_noticed_first_where_the_method_runs_is_the_same_to_its_caller(
+    place: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # This node itself notices no timeout of a call.
+    monkeypatch.setattr(Deadlines, "add", lambda deadlines, when, call: None)
+    async with open_pair() as pair:
+        worker = await pair.here.options(on=place).spawn(Worker)
+        block = worker.block.options(timeout=0.1)
+        if how == "with a policy":
+            block = block.options(retry=RetryPolicy(max_retries=2))
+
+        async def call() -> None:
+            if how == "for a reference":
+                await (await block.remote()).fetch()
+            else:
+                await block()
+
+        with trio.fail_after(60), pytest.raises(CallTimeoutError) as caught:
+            await call()
+    text = "block gave no answer within its timeout of 0.1 s; it was cancelled, but may have taken"
+    assert text in str(caught.value)
+    assert caught.value.node == place
+
+
 async def test_on_the_same_node_a_call_whose_turn_never_came_certainly_did_not_run(
     two: tuple[Node, Worker],
 ) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,10 @@ def raise_system_exit() -> None:
 
 def raise_keyboard_interrupt() -> None:
     raise KeyboardInterrupt
+
+
+def returns_generator() -> Iterator[int]:
+    yield 1
 
 
 async def raise_generator_exit() -> None:
