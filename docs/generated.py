@@ -208,6 +208,7 @@ KEYS = {
     ),
     "runtime.membership.saved_states.STATES": ("NAME", "the state that an actor has saved"),
     "runtime.membership.saved_states.PARTS": ("NAME/...", "the parts of a large state"),
+    "runtime.membership.saved_states.LISTS": ("NAME", "which of these parts there are"),
     "runtime.membership.saved_states.FENCES": ("NAME/EPOCH", "an epoch that may save no more"),
     "runtime.membership.saved_states.APPLIED": (
         "NAME/...",

@@ -99,9 +99,11 @@ class Names:
         self._lease = lease
         self._node = node
         self._incarnation = incarnation
-        self._states = StateRecords(store, NAMES, lease)
         self.owed = OwedDeletions(store)
-        """The names that were claimed with an unknown outcome, or could not be released at once."""
+        """The names that were claimed with an unknown outcome, or could not be released at once;
+        and parts of states that were not saved.
+        """
+        self._states = StateRecords(store, NAMES, lease, self.owed)
         self.intents = RestartIntents(store, lease, self._encode, self._decode, self.owed)
         # The value of a reference ends with its node, and an answer is kept to outlive it.
         self._lasting = codec.refusing(

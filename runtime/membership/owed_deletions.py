@@ -7,6 +7,8 @@ deleted until that is certain.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Hashable
+
 import trio
 
 from actors.errors import StoreError
@@ -27,6 +29,8 @@ class OwedDeletions:
         """The keys to delete, each by the condition that is true while the key is this node's; with
         the number of times that the store must still answer that it is false.
         """
+        self._owed_by: dict[Hashable, Callable[[], Awaitable[None]]] = {}
+        """What deletes keys in more than one step, by what it is for."""
         self._is_owing = trio.Event()
 
     def owe(self, ours: Compare) -> None:
@@ -38,10 +42,17 @@ class OwedDeletions:
         self._owed[ours] = 2 if ours.field == "value" else 1
         self._is_owing.set()
 
+    def owe_by(self, purpose: Hashable, delete: Callable[[], Awaitable[None]]) -> None:
+        """Call `delete` until it raises no `StoreError`. What was owed for the same purpose before
+        is replaced.
+        """
+        self._owed_by[purpose] = delete
+        self._is_owing.set()
+
     async def run(self) -> None:
         """Delete the owed keys; runs until cancelled."""
         while True:
-            while self._owed:
+            while self._owed or self._owed_by:
                 assert all(looks in (1, 2) for looks in self._owed.values())
                 await trio.sleep(GIVE_BACK_AFTER)
                 # Conditional on the very claim: if the key has another owner by now, nothing is
@@ -55,6 +66,13 @@ class OwedDeletions:
                         del self._owed[ours]
                     else:
                         self._owed[ours] = looks - 1
-            # No await since `_owed` was seen empty: what is owed later sets this event.
+                for purpose, delete in list(self._owed_by.items()):
+                    # Before the attempt: what is owed during it is another deletion.
+                    del self._owed_by[purpose]
+                    try:
+                        await delete()
+                    except StoreError:
+                        self._owed_by.setdefault(purpose, delete)
+            # No await since both were seen empty: what is owed later sets this event.
             self._is_owing = trio.Event()
             await self._is_owing.wait()

@@ -2,8 +2,11 @@
 the store, and fenced by their epochs.
 
 A state that is larger than a store takes in one value is written in parts first, under keys that
-only this epoch writes, and then takes effect as a whole with the entry that names them. Parts
-that a writer leaves behind when it dies in between are deleted by the next.
+only this epoch writes, and then takes effect as a whole with the entry that names them.
+
+All parts of an actor are in a list in the store, which is written with the first of them and
+shortened with the last. The first save of an epoch reads the list, and deletes what a predecessor
+has left behind when it died. A save that fails or is cancelled owes the deletion of its parts.
 
 The calls that led to a state are kept beside it, each under a key of its own, so that a save
 writes what is new of them and no more.
@@ -11,7 +14,9 @@ writes what is new of them and no more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import attrs
 import trio
@@ -25,6 +30,7 @@ from actors.errors import (
 )
 from actors.identifiers import ActorId
 from runtime.hosting.completion_records import Change, CommittedRecords, RequestClient, RequestId
+from runtime.membership.owed_deletions import OwedDeletions
 from runtime.store.interface import (
     Compare,
     Delete,
@@ -32,6 +38,7 @@ from runtime.store.interface import (
     Get,
     Put,
     Store,
+    TransactionResult,
 )
 
 # How applied calls are written in a store: a key for each, and one for each mark.
@@ -57,6 +64,13 @@ PARTS = "state-parts/"
 
 PART_BYTES = 1_000_000
 """etcd takes 1.5 MiB in one request by default."""
+
+LISTS = "state-part-lists/"
+
+DELETED_AT_ONCE = 4
+"""Parts that one transaction deletes: SQLite overwrites what it deletes, so a deletion needs as
+much room in the log as the part had, for a moment.
+"""
 
 WHOLE = b"\0"
 
@@ -135,17 +149,74 @@ def _client(text: str) -> RequestClient:
     return RequestClient(rest[end + 1 :], int(incarnation), rest[:end])
 
 
+@attrs.frozen
+class _PartSet:
+    """The parts of one state. `number`: no other state of the epoch has it."""
+
+    epoch: int
+    number: int
+    count: int
+
+    @property
+    def text(self) -> bytes:
+        """The group as the store has it."""
+        return b"%d %d %d" % (self.epoch, self.number, self.count)
+
+    def keys(self, name: str) -> list[str]:
+        """The keys of the parts, in order."""
+        return [f"{PARTS}{name}/{self.epoch}/{self.number}/{index}" for index in range(self.count)]
+
+
+def _group_of(head: Entry | None) -> _PartSet | None:
+    """The parts that the entry of a state names; None if it has none."""
+    if head is None or head.value[:1] != IN_PARTS:
+        return None
+    return next(iter(_groups_in(head.value[1:])), None)
+
+
+def _listed(entry: object) -> list[_PartSet]:
+    """The parts in a list."""
+    return _groups_in(entry.value) if isinstance(entry, Entry) else []
+
+
+def _groups_in(text: bytes) -> list[_PartSet]:
+    """The groups in a value of the store; none if no node writes such a value."""
+    try:
+        return [_PartSet(*map(int, group.split())) for group in text.split(b";")]
+    except (TypeError, ValueError):
+        return []
+
+
+def _listing(name: str, groups: Iterable[_PartSet]) -> Put | Delete:
+    """The operation that writes the list of an actor's parts."""
+    text = b";".join(group.text for group in groups)
+    return Put(LISTS + name, text) if text else Delete(LISTS + name)
+
+
+@attrs.define(eq=False)
+class _Parts:
+    """The parts that an actor may have in the store, as one epoch knows it: its own, and those of
+    its predecessors.
+
+    `lock` is held while parts are written or deleted. So the holder knows that of `groups` only
+    the one that the state names is needed.
+    """
+
+    groups: dict[_PartSet, None] = attrs.field(factory=dict)
+    lock: trio.Lock = attrs.field(factory=trio.Lock)
+
+
 async def saved_bytes(store: Store, name: str) -> int | None:
     """The size of the state that an actor saved last, encoded; None if it has saved none, or saves
     another at this moment.
     """
     entry = await store.get(STATES + name)
-    if entry is None or entry.value[:1] == WHOLE:
+    group = _group_of(entry)
+    if entry is None or group is None:
         return None if entry is None else len(entry.value) - 1
-    epoch, number, count = map(int, entry.value[1:].split())
     # All parts but the last are full.
-    last = await store.get(_part(name, epoch, number, count - 1))
-    return None if last is None else (count - 1) * PART_BYTES + len(last.value)
+    last = await store.get(group.keys(name)[-1])
+    return None if last is None else (group.count - 1) * PART_BYTES + len(last.value)
 
 
 @attrs.frozen(eq=False)
@@ -157,7 +228,8 @@ class _Doubt:
 
 class StateRecords:
     """The states in one store. `owners` + a name: the key whose modification is the epoch that may
-    write. `lease`: that of the node, to which fences are tied.
+    write. `lease`: that of the node, to which fences are tied. `owed`: deletes the parts of saves
+    that did not succeed, while it runs.
 
     A write whose answer was lost may be carried out late, by a server that was stopped for example,
     and would then undo what was saved after it. So each write of an epoch has a condition on a
@@ -165,50 +237,85 @@ class StateRecords:
     what was on its way is refused from then on, and what is read is final.
     """
 
-    def __init__(self, store: Store, owners: str, lease: int = 0) -> None:
+    def __init__(
+        self, store: Store, owners: str, lease: int = 0, owed: OwedDeletions | None = None
+    ) -> None:
         self._store = store
         self._owners = owners
         self._lease = lease
+        self._owed = OwedDeletions(store) if owed is None else owed
         self._in_doubt: dict[str, _Doubt] = {}
         self._fences: dict[ActorId, int] = {}
         """Revisions of the fences, by name and epoch. Most epochs never write theirs: 0."""
-        # What this node has written in parts: the first part of their keys, by name and epoch, and
-        # how many.
-        self._written: dict[ActorId, tuple[int, int]] = {}
+        self._parts: dict[ActorId, _Parts] = {}
+        """Of the epochs that save here and may have parts."""
+        self._read: set[ActorId] = set()
+        """The epochs that have read the list of their parts."""
+        self._numbers = itertools.count()
+        """The numbers of groups. None is used twice: a reader, or a deletion whose answer was lost,
+        may still be on its way to the parts of a group that is gone.
+        """
+        self._found: dict[str, _PartSet] = {}
+        """The parts of states that were read here, by name, until the next save: those that version
+        0.1.0 wrote are in no list.
+        """
 
     async def save(self, name: str, epoch: int, state: bytes, change: Change | None = None) -> None:
         """Save `state`, and the changes of call records in `change`.
 
         Raises `StaleEpochError` if the name has another owner; then nothing has changed.
         """
-        actor = ActorId(name, epoch)
-        # Parts are written first, under keys that no reader knows, and take effect with the entry
-        # that names them; the old ones are deleted last, for a reader may be among them.
-        before = self._written.get(actor)
-        if len(state) <= PART_BYTES:
+        actor, is_large = ActorId(name, epoch), len(state) > PART_BYTES
+        parts = self._parts.setdefault(actor, _Parts()) if is_large else self._parts.get(actor)
+        if parts is None or not (is_large or parts.groups):
             await self._put(name, epoch, WHOLE + state, change)
-            if before is not None:
-                del self._written[actor]
-        else:
-            # A new number: a reader may still be among the parts of the one before.
-            number = before[0] + 1 if before is not None else 0
-            parts = [
-                state[start : start + PART_BYTES] for start in range(0, len(state), PART_BYTES)
-            ]
-            # `saved_bytes` counts on it.
-            assert all(len(part) == PART_BYTES for part in parts[:-1]), "only the last is shorter"
-            if before is None:
-                # Once for an epoch, before its first parts: what its predecessors left behind when
-                # they died would stay for ever, since parts have no lease.
-                await self._sweep(name, epoch)
-            for index, part in enumerate(parts):
-                await self._store.put(_part(name, epoch, number, index), part)
-            self._written[actor] = (number, len(parts))
-            await self._put(
-                name, epoch, IN_PARTS + b"%d %d %d" % (epoch, number, len(parts)), change
-            )
-        if before is not None:
-            await self._forget([_part(name, epoch, before[0], index) for index in range(before[1])])
+            # The first save of an epoch shows what its predecessors have left. Parts that this
+            # epoch writes meanwhile, in another task, are left to that save.
+            parts = self._parts.get(actor)
+            if parts is not None and any(group.epoch != epoch for group in parts.groups):
+                async with parts.lock:
+                    left = [group for group in parts.groups if group.epoch != epoch]
+                    await self._delete(actor, parts, left)
+            return
+        async with parts.lock:
+            used: _PartSet | None = None
+            try:
+                if is_large:
+                    used = await self._put_parts(actor, parts, state, change)
+                else:
+                    await self._put(name, epoch, WHOLE + state, change)
+            except BaseException:
+                # Cancelled as well. Not deleted here: if the outcome of the last write is unknown,
+                # the state may name these parts, and finding that out takes time.
+                self._owe(actor, parts)
+                raise
+            # Last, for a reader may be among the old ones.
+            await self._delete(actor, parts, [group for group in parts.groups if group != used])
+
+    async def _put_parts(
+        self, actor: ActorId, parts: _Parts, state: bytes, change: Change | None
+    ) -> _PartSet:
+        """Write a large state: first the parts, under keys that no reader knows, then the entry
+        that names them. Returns their group.
+        """
+        name, epoch = actor
+        if actor not in self._read:
+            await self._settle(name)
+            self._note_list(actor, await self._store.get(LISTS + name))
+        pieces = [state[start : start + PART_BYTES] for start in range(0, len(state), PART_BYTES)]
+        # `saved_bytes` counts on it.
+        assert all(len(piece) == PART_BYTES for piece in pieces[:-1]), "only the last is shorter"
+        group = _PartSet(epoch, next(self._numbers), len(pieces))
+        # Before the first of them is on its way, here and in the store.
+        parts.groups[group] = None
+        listing = [_listing(name, parts.groups)]
+        for key, piece in zip(group.keys(name), pieces, strict=True):
+            # With the conditions of all writes of the epoch: what is still on its way when the
+            # epoch ends, or is fenced, is refused, and so no part appears after its deletion.
+            await self._write(name, epoch, [Put(key, piece), *listing])
+            listing = []
+        await self._put(name, epoch, IN_PARTS + group.text, change)
+        return group
 
     async def saved(self, name: str) -> bytes | None:
         """Return the state that was saved last, by any epoch."""
@@ -217,12 +324,11 @@ class StateRecords:
             entry = await self._store.get(STATES + name)
             if entry is None:
                 return None
-            if entry.value[:1] == WHOLE:
+            group = _group_of(entry)
+            if group is None:
                 return entry.value[1:]
-            epoch, number, count = map(int, entry.value[1:].split())
-            parts = [
-                await self._store.get(_part(name, epoch, number, index)) for index in range(count)
-            ]
+            self._found[name] = group
+            parts = [await self._store.get(key) for key in group.keys(name)]
             if all(parts):
                 return b"".join(part.value for part in parts if part is not None)
             # Another state was saved meanwhile, and this one taken away.
@@ -239,21 +345,44 @@ class StateRecords:
         return kept_in((await self._store.range(prefix_of(name))).entries, name)
 
     async def _put(self, name: str, epoch: int, value: bytes, change: Change | None = None) -> None:
+        """Write the entry of a state. The first time in an epoch, read the list of parts in the
+        same transaction.
+        """
         changes = changes_of(name, change) if change is not None else []
-        await self._write(name, epoch, [Put(STATES + name, value), *changes])
+        actor = ActorId(name, epoch)
+        if actor in self._read:
+            await self._write(name, epoch, [Put(STATES + name, value), *changes])
+            return
+        operations = [Put(STATES + name, value), *changes, Get(LISTS + name)]
+        self._note_list(actor, (await self._write(name, epoch, operations)).responses[-1])
+
+    def _note_list(self, actor: ActorId, entry: object) -> None:
+        """Note what an epoch has found in the store as the list of its parts."""
+        if actor in self._read:
+            # Another task of the epoch was first, and may have written parts since.
+            return
+        self._read.add(actor)
+        found = self._found.pop(actor.name, None)
+        groups = dict.fromkeys([*_listed(entry), *([found] if found is not None else [])])
+        if groups:
+            self._parts.setdefault(actor, _Parts()).groups.update(groups)
 
     def forget(self, name: str, epoch: int) -> list[Delete]:
         """Drop the bookkeeping of an epoch that writes no more. Returns the operations that remove
         its fence.
         """
-        self._written.pop(ActorId(name, epoch), None)
+        self._parts.pop(ActorId(name, epoch), None)
+        self._read.discard(ActorId(name, epoch))
+        self._found.pop(name, None)
         doubt = self._in_doubt.get(name)
         if doubt is not None and doubt.epoch == epoch:
             del self._in_doubt[name]
         fenced = self._fences.pop(ActorId(name, epoch), 0) or doubt is not None
         return [Delete(_fence(name, epoch))] if fenced else []
 
-    async def _write(self, name: str, epoch: int, operations: Sequence[Put | Delete]) -> None:
+    async def _write(
+        self, name: str, epoch: int, operations: Sequence[Put | Delete | Get]
+    ) -> TransactionResult:
         await self._settle(name)
         unknown: StoreOutcomeUnknownError | None = None
         # Bounded: a store whose every answer is lost must not hold the actor's turn for ever.
@@ -278,7 +407,7 @@ class StateRecords:
                 await self._settle_to_repeat(name, error, left)
                 continue
             if result.succeeded:
-                return
+                return result
             owned, fenced = result.responses
             if not isinstance(owned, Entry) or owned.mod_revision != epoch:
                 if unknown is not None:
@@ -316,54 +445,101 @@ class StateRecords:
         doubt = self._in_doubt.get(name)
         if doubt is None:
             return
-        owner = Compare(self._owners + name, "mod_revision", doubt.epoch)
-        put = Put(_fence(name, doubt.epoch), b"", self._lease)
         try:
-            result = await self._store.transaction([owner], [put])
-        except LeaseLostError:
-            # The name went with the lease, and so no write of this epoch is carried out any more.
-            pass
+            await self._fence_off(name, doubt.epoch)
         except StoreOutcomeUnknownError as error:
             raise StoreUnavailableError(
                 f"the outcome of an earlier save of {name} is unknown, and the store cannot be "
                 f"asked about it now: {error}; nothing was written since; repeat this later"
             ) from error
-        else:
-            if result.succeeded:
-                self._fences[ActorId(name, doubt.epoch)] = result.revision
         # Another write may have come into doubt while the store was asked.
         if self._in_doubt.get(name) is doubt:
             del self._in_doubt[name]
 
-    async def _sweep(self, name: str, epoch: int) -> None:
-        """Delete the parts that earlier epochs have left behind, except those in use."""
-        head = await self._store.get(STATES + name)
-        used = (
-            b"/".join(head.value[1:].split()[:2]).decode()
-            if head is not None and head.value[:1] == IN_PARTS
-            else ""
-        )
-        prefix = f"{PARTS}{name}/"
-        left: list[str] = []
-        for entry in (await self._store.range(prefix)).entries:
-            pieces = entry.key.removeprefix(prefix).split("/")
-            # More pieces are those of an actor whose name begins with this one's.
-            if len(pieces) == 3 and int(pieces[0]) < epoch and "/".join(pieces[:2]) != used:
-                left.append(entry.key)
-        await self._forget(left)
+    async def _fence_off(self, name: str, epoch: int) -> None:
+        """Write the fence of an epoch, if that owns the name. When this returns, no write of the
+        epoch that was on its way before is carried out any more.
+        """
+        owner = Compare(self._owners + name, "mod_revision", epoch)
+        try:
+            result = await self._store.transaction(
+                [owner], [Put(_fence(name, epoch), b"", self._lease)]
+            )
+        except LeaseLostError:
+            # The name went with the lease, and so no write of this epoch is carried out any more.
+            return
+        if result.succeeded:
+            self._fences[ActorId(name, epoch)] = result.revision
 
-    async def _forget(self, keys: list[str]) -> None:
-        for key in keys:
-            try:
-                await self._store.delete(key)
-            except StoreError:
-                # What matters is kept. The next epoch sweeps this up.
-                return
+    async def _delete(self, actor: ActorId, parts: _Parts, left: Sequence[_PartSet]) -> None:
+        """Delete parts of an epoch that goes on, after a save that has succeeded: the state cannot
+        name them any more. Does not fail: what is not deleted now is owed.
+        """
+        if not left:
+            return
+        name, epoch = actor
+        kept = [group for group in parts.groups if group not in left]
+        try:
+            for operations in _deletions(name, left, _listing(name, kept)):
+                await self._write(name, epoch, operations)
+        except (StoreError, StaleEpochError):
+            # The state is saved, and that is what the caller asked for.
+            self._owe(actor, parts)
+        except BaseException:
+            self._owe(actor, parts)
+            raise
+        else:
+            for group in left:
+                parts.groups.pop(group, None)
+
+    def _owe(self, actor: ActorId, parts: _Parts) -> None:
+        self._owed.owe_by((STATES, actor), partial(self._take_back, actor, parts))
+
+    async def _take_back(self, actor: ActorId, parts: _Parts) -> None:
+        """Delete the parts of an epoch that its state does not name. The epoch may have ended.
+        Raises `StoreError` if that is to be tried again.
+        """
+        if parts.lock.locked():
+            # The save that holds it deletes them when it succeeds, and owes them when it does not.
+            return
+        name, epoch = actor
+        async with parts.lock:
+            # A write whose outcome is unknown may have named these parts, or name them later. After
+            # this it has, or never will: a fence is written, or the name has another owner or none,
+            # and each write of the epoch has both as conditions. So what is read next is final: no
+            # state that is saved later names a group which this one does not.
+            await self._fence_off(name, epoch)
+            used = _group_of(await self._store.get(STATES + name))
+            left = [group for group in parts.groups if group != used]
+            for operations in _deletions(name, left):
+                await self._store.transaction([], operations)
+            await self._shorten_list(name, left)
+            for group in left:
+                parts.groups.pop(group, None)
+
+    async def _shorten_list(self, name: str, left: Sequence[_PartSet]) -> None:
+        """Take deleted groups out of the list, which may be that of a later epoch by now."""
+        entry = await self._store.get(LISTS + name)
+        if entry is None:
+            return
+        kept = [group for group in _listed(entry) if group not in left]
+        unchanged = Compare(LISTS + name, "mod_revision", entry.mod_revision)
+        result = await self._store.transaction([unchanged], [_listing(name, kept)])
+        if not result.succeeded:
+            raise StoreUnavailableError(
+                f"the list of the parts of {name} has changed meanwhile; repeat this"
+            )
+
+
+def _deletions(
+    name: str, groups: Iterable[_PartSet], *last: Put | Delete
+) -> Iterator[list[Put | Delete]]:
+    """The operations that delete these groups, and then `last`, by transactions."""
+    operations: list[Put | Delete] = [Delete(key) for group in groups for key in group.keys(name)]
+    operations += last
+    for start in range(0, len(operations), DELETED_AT_ONCE):
+        yield operations[start : start + DELETED_AT_ONCE]
 
 
 def _fence(name: str, epoch: int) -> str:
     return f"{FENCES}{name}/{epoch}"
-
-
-def _part(name: str, epoch: int, number: int, index: int) -> str:
-    return f"{PARTS}{name}/{epoch}/{number}/{index}"

@@ -11,8 +11,10 @@ import trio
 from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
 from actors.errors import StaleEpochError, StoreOutcomeUnknownError, StoreUnavailableError
 from runtime.environment import SystemEnvironment
+from runtime.membership.owed_deletions import GIVE_BACK_AFTER, OwedDeletions
 from runtime.membership.saved_states import (
     FENCES,
+    LISTS,
     MOST_REPEATS,
     PART_BYTES,
     PARTS,
@@ -53,11 +55,16 @@ class Fragile(EmbeddedStore):
 
     writes = 1_000_000
 
-    async def put(self, key: str, value: bytes, lease: int = 0) -> int:
+    async def transaction(
+        self,
+        compares: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+    ) -> TransactionResult:
         self.writes -= 1
         if self.writes < 0:
             raise StoreUnavailableError("gone in the middle, by the test")
-        return await super().put(key, value, lease)
+        return await super().transaction(compares, then, otherwise)
 
 
 @pytest.fixture
@@ -74,7 +81,15 @@ async def claim(store: EmbeddedStore, name: str) -> int:
 
 
 async def parts(store: EmbeddedStore) -> list[str]:
-    return [entry.key.removeprefix(PARTS) for entry in (await store.range(PARTS)).entries]
+    """The parts in the store. Their list is there exactly if one of them is."""
+    found = [entry.key.removeprefix(PARTS) for entry in (await store.range(PARTS)).entries]
+    assert len((await store.range(LISTS)).entries) == bool(found)
+    return found
+
+
+async def run_a_while(owed: OwedDeletions) -> None:
+    with trio.move_on_after(10 * GIVE_BACK_AFTER):
+        await owed.run()
 
 
 def large(seed: int, parts: int = 3) -> bytes:
@@ -102,22 +117,62 @@ async def test_a_state_of_any_size_comes_back_and_the_one_before_leaves_nothing(
     assert await parts(store) == []
 
 
-async def test_a_partly_written_state_changes_nothing_and_is_swept_up(
-    store: Fragile,
+async def test_a_partly_written_state_changes_nothing_and_is_taken_back(
+    store: Fragile, autojump_clock: trio.testing.MockClock
 ) -> None:
-    states, epoch = StateRecords(store, "owners/"), await claim(store, "a")
+    owed = OwedDeletions(store)
+    states, epoch = StateRecords(store, "owners/", 0, owed), await claim(store, "a")
     await states.save("a", epoch, large(1))
+    before = await parts(store)
     store.writes = 1
     with pytest.raises(StoreUnavailableError):
         await states.save("a", epoch, large(2))
-    store.writes = 1_000_000
+    # Away for some attempts more.
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_a_while, owed)
+        await trio.sleep(3 * GIVE_BACK_AFTER)
+        store.writes = 1_000_000
+        assert len(await parts(store)) == 4
+    assert await parts(store) == before
     assert await states.saved("a") == large(1)
+    await states.save("a", epoch, b"small")
+    assert await parts(store) == []
+
+
+@pytest.mark.parametrize("state", [b"small", large(3)])
+async def test_the_first_save_of_an_epoch_deletes_what_its_predecessors_left(
+    store: Fragile, state: bytes
+) -> None:
+    for _ in range(2):
+        # Each is killed in the middle, and takes nothing back.
+        states, epoch = StateRecords(store, "owners/"), await claim(store, "a")
+        store.writes = 2
+        with pytest.raises(StoreUnavailableError):
+            await states.save("a", epoch, large(1))
+        store.writes = 1_000_000
     assert len(await parts(store)) == 4
-    later = await claim(store, "a")
-    await StateRecords(store, "owners/").save("a", later, large(3))
-    assert await states.saved("a") == large(3)
-    await StateRecords(store, "owners/").save("a", await claim(store, "a"), large(4))
-    assert len(await parts(store)) <= 6
+    states, epoch = StateRecords(store, "owners/"), await claim(store, "a")
+    await states.save("a", epoch, state)
+    assert await states.saved("a") == state
+    assert len(await parts(store)) == (3 if len(state) > PART_BYTES else 0)
+
+
+async def test_parts_of_a_state_that_are_in_no_list_go_with_the_next_save(store: Fragile) -> None:
+    """Version 0.1.0 wrote none."""
+    await StateRecords(store, "owners/").save("a", await claim(store, "a"), large(1))
+    await store.delete(LISTS + "a")
+    states, epoch = StateRecords(store, "owners/"), await claim(store, "a")
+    assert await states.saved("a") == large(1)
+    await states.save("a", epoch, b"small")
+    assert await parts(store) == []
+
+
+async def test_a_save_that_costs_no_parts_is_one_transaction(store: Fragile) -> None:
+    states, epoch = StateRecords(store, "owners/"), await claim(store, "a")
+    store.writes = 3
+    for number in range(3):
+        await states.save("a", epoch, b"%d" % number)
+    assert store.writes == 0
 
 
 async def test_a_fenced_owner_changes_nothing_however_large_its_state(store: Fragile) -> None:
@@ -137,6 +192,8 @@ class Late(EmbeddedStore):
     """
 
     held: list[Callable[[], Awaitable[object]]] | None = None
+    to_cancel: tuple[trio.CancelScope, int] | None = None
+    """The scope to cancel with the save's transaction that comes after so many."""
     lose = 0
     """So many answers to saves are lost, of those that are `applied`, or not."""
     applied = True
@@ -149,6 +206,14 @@ class Late(EmbeddedStore):
         then: Sequence[Operation],
         otherwise: Sequence[Operation] = (),
     ) -> TransactionResult:
+        if self.to_cancel is not None:
+            scope, count = self.to_cancel
+            self.to_cancel = scope, count - 1
+            if not count:
+                self.to_cancel = None
+                self.cancelled.append(partial(super().transaction, compares, then, otherwise))
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
         if self.held is not None:
             self.held.append(partial(super().transaction, compares, then, otherwise))
             raise StoreOutcomeUnknownError("the answer was lost, by the test")
@@ -161,6 +226,11 @@ class Late(EmbeddedStore):
                 await after()
             raise StoreOutcomeUnknownError("the answer was lost, by the test")
         return await super().transaction(compares, then, otherwise)
+
+    def __init__(self, environment: SystemEnvironment) -> None:
+        super().__init__(environment)
+        self.cancelled: list[Callable[[], Awaitable[object]]] = []
+        """What was on its way when its caller was cancelled."""
 
     async def carry_out(self) -> None:
         held, self.held = self.held, None
@@ -175,6 +245,61 @@ async def late() -> AsyncIterator[Late]:
         await nursery.start(store.run)
         yield store
         store.close()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+async def test_a_large_save_that_is_cancelled_leaves_no_parts(
+    late: Late, count: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    owed = OwedDeletions(late)
+    states, epoch = StateRecords(late, "owners/", 0, owed), await claim(late, "a")
+    with trio.CancelScope() as scope:
+        late.to_cancel = scope, count
+        await states.save("a", epoch, large(1))
+    assert scope.cancelled_caught
+    # Its actor may have ended since, and the part that was on its way arrives after all.
+    if count == 1:
+        states.forget("a", epoch)
+    await run_a_while(owed)
+    assert len(late.cancelled) == 1
+    await late.cancelled[0]()
+    assert await parts(late) == []
+    assert await states.saved("a") is None
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("ended", [True, False])
+async def test_parts_that_a_save_of_unknown_outcome_may_have_named_are_kept_if_it_has(
+    late: Late, applied: bool, ended: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    owed = OwedDeletions(late)
+    states, epoch = StateRecords(late, "owners/", 0, owed), await claim(late, "a")
+    await states.save("a", epoch, b"before")
+    late.lose, late.applied = MOST_REPEATS + 1, applied
+    with pytest.raises(StoreOutcomeUnknownError):
+        await states.save("a", epoch, large(1))
+    if ended:
+        states.forget("a", epoch)
+    await run_a_while(owed)
+    assert await states.saved("a") == (large(1) if applied else b"before")
+    assert len(await parts(late)) == (3 if applied else 0)
+
+
+async def test_a_state_that_takes_effect_late_never_names_parts_that_are_gone(
+    late: Late, autojump_clock: trio.testing.MockClock
+) -> None:
+    owed = OwedDeletions(late)
+    states, epoch = StateRecords(late, "owners/", 0, owed), await claim(late, "a")
+    await states.save("a", epoch, b"before")
+    with trio.CancelScope() as scope:
+        late.to_cancel = scope, 3
+        await states.save("a", epoch, large(1))
+    # Its actor ends, and its name is not released yet.
+    states.forget("a", epoch)
+    await run_a_while(owed)
+    await late.cancelled[0]()
+    assert await states.saved("a") == b"before"
+    assert await parts(late) == []
 
 
 @pytest.mark.parametrize("applied", [True, False])

@@ -21,14 +21,15 @@ from runtime.membership.restart_intents import (
     STATIC,
     SUPERVISED,
 )
-from runtime.membership.saved_states import APPLIED, FENCES, PARTS, STATES
+from runtime.membership.saved_states import APPLIED, FENCES, LISTS, PARTS, STATES
 from runtime.node import internals_of
 from tests.live_pair import SECRET, Pair
 
 PREFIXES = (
     *("nodes/", "groups/", "groups/held/", "logs/about/", "logs/lines/", "logs/ends/"),
     *("rendezvous/", "nodes/@expelled/", "journal-times/", "founder", "founder-lease"),
-    *(NAMES, SUPERVISED, CHILDREN, CANDIDATES, LAST_ENDS, STATIC, APPLIED, STATES, PARTS, FENCES),
+    *(NAMES, SUPERVISED, CHILDREN, CANDIDATES, LAST_ENDS, STATIC),
+    *(APPLIED, STATES, PARTS, LISTS, FENCES),
 )
 SPOILED: tuple[bytes, ...] = (
     b"",
