@@ -397,6 +397,9 @@ class _SimulatedMedium:
         await trio.sleep(self._disk.delay)
         return self._disk.kept()
 
+    async def check_room(self, size: int) -> None:
+        """Does nothing: simulated disks are not full."""
+
     async def write(self, changes: Changes) -> None:
         await self._disk.commit(lambda: self._disk.apply(changes))
 

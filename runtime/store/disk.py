@@ -31,6 +31,12 @@ class Medium(Protocol):
         """Return everything that was committed. Raises `StoreDataError` if the data is damaged."""
         ...
 
+    async def check_room(self, size: int) -> None:
+        """Raise `StoreDataError` if the disk has no room for so many bytes of keys and values, as
+        `StoreFile.check_room` says. Takes its turn: writes that were begun have ended.
+        """
+        ...
+
     async def write(self, changes: Changes) -> None:
         """Commit `changes`. Raises like `StoreFile.write`."""
         ...
@@ -58,6 +64,10 @@ class FileMedium:
     async def load(self) -> Snapshot:
         """Read and check the whole file, in a thread."""
         return await self._in_thread(self._file.load)
+
+    async def check_room(self, size: int) -> None:
+        """Look at the disk, in the thread that writes."""
+        await self._in_thread(partial(self._file.check_room, size))
 
     async def write(self, changes: Changes) -> None:
         """Commit and sync, in a thread. Cancelling does not stop the thread: the caller shields

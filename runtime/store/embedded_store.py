@@ -51,6 +51,9 @@ logger = own_logger("understudy.store")
 PAGE_BYTES = 4096
 """Of the files of SQLite, and of most file systems."""
 
+SMALL_BYTES = 64 * 1024
+"""Keys and values of a transaction that may use the reserve of the disk, see `StoreFile`."""
+
 T = TypeVar("T")
 
 # The path of an embedded store's changes to its file: group commit with one writer. Everything that
@@ -111,6 +114,23 @@ class Journal:
         """Of the last commit that the medium refused, in whole pages; 0 once it has taken one of
         that size.
         """
+        self._asked = 0
+        """Bytes of the steps that wait for the answer whether there is room for them."""
+
+    async def check_room(self, size: int) -> None:
+        """Check that there is room for a step of so many bytes beside those that are noted. Raises
+        `StoreDataError`. The step must follow without an await.
+        """
+        self._asked += size
+        try:
+            await self._medium.check_room(self._asked + self._waiting.changes.size)
+        except StoreDataError as error:
+            # As in `_commit`; but here no other step is refused with this one.
+            self._refused_bytes = (size // PAGE_BYTES + 1) * PAGE_BYTES
+            self._log.log(logging.ERROR, "the store could not write changes: %s", error)
+            raise StoreDataError(f"not written: {error}") from error
+        finally:
+            self._asked -= size
 
     def note(self, machine: StoreMachine, before: int, leases: Mapping[int, float]) -> None:
         """Add a step that the machine has just made to the next commit; see `Changes.note`."""
@@ -419,6 +439,7 @@ class EmbeddedStore(Store):
     ) -> TransactionResult:
         """Apply the transaction in one step of the machine; returns when it is on disk."""
         await self._open()
+        await self._room_for(_size_of(then) + _size_of(otherwise))
         before = self._machine.revision
         result = self._step(lambda machine: machine.transaction(compare, then, otherwise))
         await self._lasting(wrote=result.revision != before)
@@ -429,6 +450,9 @@ class EmbeddedStore(Store):
         are on disk.
         """
         await self._open()
+        # Of many small ones none is refused.
+        sizes = [_size_of(one.then) + _size_of(one.otherwise) for one in batch]
+        await self._room_for(sum(sizes) if max(sizes, default=0) > SMALL_BYTES else 0)
         before = self._machine.revision
         outcomes = self._step(partial(_carried_out, batch=batch))
         await self._lasting(wrote=self._machine.revision != before)
@@ -514,6 +538,14 @@ class EmbeddedStore(Store):
                 )
         self._refuse_if_closed()
 
+    async def _room_for(self, size: int) -> None:
+        """Refuse what brings much if the disk has no room for it, before it is a step: a commit
+        that the disk refuses takes others' steps with it. Raises `StoreDataError`.
+        """
+        if size > SMALL_BYTES and self._journal is not None:
+            await self._journal.check_room(size)
+            self._refuse_if_closed()
+
     async def _not_silent(self) -> None:
         while self.silence is not None and not self._closed:
             await self.silence.wait()
@@ -590,6 +622,11 @@ class EmbeddedStore(Store):
                 ):
                     waiting.since = before + 1
                     waiting.woken.set()
+
+
+def _size_of(operations: Sequence[Operation]) -> int:
+    """The bytes of the keys and values that they write."""
+    return sum(len(each.key) + len(each.value) for each in operations if isinstance(each, Put))
 
 
 def _carried_out(machine: StoreMachine, batch: Sequence[Transaction]) -> list[TransactionOutcome]:

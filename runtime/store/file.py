@@ -89,6 +89,17 @@ CREATE TABLE events (
 CREATE INDEX events_by_revision ON events (revision)
 """
 
+RESERVE_BYTES = 16 * 1024 * 1024
+"""Room on the disk that all but small transactions leave free. Without any room not even a deletion
+can be written: it goes into the log, and the log into the file, before either is used again. Small
+transactions need little more than `LOG_BYTES` in each, and so go on.
+"""
+
+LOG_BYTES = 4 * 1024 * 1024 + 128 * 1024
+"""The log from which on SQLite moves it into the file: 1000 pages and their headers
+(https://www.sqlite.org/pragma.html#pragma_wal_autocheckpoint).
+"""
+
 _STATE = "INSERT INTO state VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 _LEASES = "INSERT INTO leases VALUES (?, ?, ?)"
@@ -313,6 +324,8 @@ class StoreFile:
         """The files that are open, by the path at which the next process looks for them: device and
         inode.
         """
+        self._unused = 0
+        """Bytes of the file that are free for other content, as of the latest commit."""
         # Take the lock before anything is looked at: from here on no other process changes the
         # files.
         self._lock = _locked(directory)
@@ -340,6 +353,27 @@ class StoreFile:
         assert not self._failed, "after a failed sync nothing is read or written here"
         with self._explained():
             return _snapshot(self._database, _head(self._database))
+
+    def check_room(self, size: int) -> None:
+        """Check that a commit of so many bytes of keys and values leaves the reserve of the disk
+        free. Raises `StoreDataError`; nothing has changed then. Does not use SQLite, so the file
+        may be closed meanwhile.
+        """
+        with self._explained():
+            status = os.statvfs(self.path.parent)
+            free = status.f_bavail * status.f_frsize
+            # As present entries and as changes for late watches, both with what SQLite adds.
+            pages = 2 * size + size // 8
+            log = self._log.stat().st_size if self._log.exists() else 0
+        # The log is used again from its beginning once it is in the file. Until then as much as
+        # makes SQLite move it may lie before these pages, and is still to come into the file.
+        growth = max(0, LOG_BYTES + pages - log) + max(0, LOG_BYTES + pages - self._unused)
+        if free - growth < RESERVE_BYTES:
+            raise StoreDataError(
+                f"{self.path} could not be written, the disk is full: it has {free:,} free bytes, "
+                f"this needs up to {growth:,}, and {RESERVE_BYTES:,} are kept for small writes; "
+                "make room on it"
+            )
 
     def write(self, changes: Changes) -> None:
         """Commit `changes`. When this returns, they survive the end of the process and of the
@@ -603,6 +637,10 @@ class StoreFile:
         head = attrs.evolve(head, commits=self._head.commits + 1)
         run("DELETE FROM state")
         run(_STATE, head.row)
+        unused, page = (
+            run(f"PRAGMA {what}").fetchone()[0] for what in ("freelist_count", "page_size")
+        )
+        self._unused = int(unused) * int(page)
         return head
 
     def _advance(self, head: Head) -> None:

@@ -45,6 +45,11 @@ MAX_BYTES = 64 * 1024 * 1024
 long before their number does.
 """
 
+MAX_PREVIOUS = 64 * 1024
+"""Bytes of a value that is kept as the previous one of a change. With larger ones the deletion of a
+value would need as much room on the store's disk as the value has.
+"""
+
 BATCH_EVENTS = 1_000
 """Events after which a batch ends, at the next end of a revision. It bounds the frames in which a
 watch on another node gets what it missed.
@@ -450,7 +455,7 @@ class StoreMachine:
                 put.value,
                 revision,
                 entry.create_revision,
-                None if before is None else before.value,
+                None if before is None else _previous(before),
             )
         )
 
@@ -461,7 +466,9 @@ class StoreMachine:
         self._keys.remove(key)
         self.size -= _size_of(entry)
         self._untie(entry)
-        self._note(StoreEvent("delete", key, b"", revision, entry.create_revision, entry.value))
+        self._note(
+            StoreEvent("delete", key, b"", revision, entry.create_revision, _previous(entry))
+        )
         return True
 
     def _untie(self, entry: Entry) -> None:
@@ -478,6 +485,11 @@ class StoreMachine:
         if found is None:
             raise LeaseLostError(f"lease {lease} has expired or was revoked")
         return found
+
+
+def _previous(entry: Entry) -> bytes | None:
+    """The value of an entry that is replaced, as its change has it."""
+    return entry.value if len(entry.value) <= MAX_PREVIOUS else None
 
 
 def _size_of(entry: Entry) -> int:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ from actors.errors import (
     StoreUnavailableError,
 )
 from runtime.environment import SystemEnvironment
+from runtime.membership.owed_deletions import OwedDeletions
+from runtime.membership.saved_states import PARTS, StateRecords
 from runtime.store.changes import Changes
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.file import FILE_NAME, StoreFile
@@ -39,6 +42,7 @@ from runtime.store.interface import Compare, Delete, Put
 from runtime.store.memory import ChangeHistory, Snapshot, StoreMachine
 from runtime.timings import Timings
 from tests import forked_python
+from tests.waiting import until
 
 TIMINGS = Timings()
 KEYS = ["a", "b", "b/1", "ü"]
@@ -264,8 +268,22 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> Non
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one MiB."""
+    with mounted(tmp_path, "1m"):
+        yield tmp_path
+
+
+@pytest.fixture
+def medium_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 40 MiB, of which a store leaves 16 MiB to small writes."""
+    with mounted(tmp_path, "40m"):
+        yield tmp_path
+
+
+@contextmanager
+def mounted(path: Path, size: str) -> Iterator[None]:
+    """Mount a file system in memory. Skips the test where that is not allowed."""
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)],
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)],
         capture_output=True,
         text=True,
         check=False,
@@ -274,8 +292,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(
             f"a small file system cannot be mounted here, which takes root: {done.stderr.strip()}"
         )
-    yield tmp_path
-    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 async def test_on_a_full_disk_writes_are_refused_and_nothing_acknowledged_is_lost(
@@ -313,6 +333,49 @@ async def test_on_a_full_disk_writes_are_refused_and_nothing_acknowledged_is_los
         assert entry is not None
         assert entry.value == b"again"
         store.close()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_state_that_does_not_fit_stops_no_other_writes_and_is_taken_back(
+    medium_disk: Path, restart: bool
+) -> None:
+    store = await EmbeddedStore.on_disk(SystemEnvironment(), medium_disk / "store")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        owed = OwedDeletions(store)
+        states = StateRecords(store, "owners/", 0, owed)
+        large = (await store.transaction([], [Put("owners/large", b"")])).revision
+        small = (await store.transaction([], [Put("owners/small", b"")])).revision
+        await states.save("large", large, bytes(1_000_000))
+
+        async def save_small() -> None:
+            while True:
+                await states.save("small", small, b"small")
+
+        async with trio.open_nursery() as others:
+            others.start_soon(save_small)
+            with pytest.raises(StoreDataError, match=r"not written: .*the disk is full.*make room"):
+                await states.save("large", large, bytes(50_000_000))
+            # None of these was refused.
+            others.cancel_scope.cancel()
+        assert (await store.range(PARTS)).entries
+        if restart:
+            store = await reopened(store, nursery, medium_disk / "store")
+            states = StateRecords(store, "owners/")
+            large = (await store.transaction([], [Put("owners/large", b"")])).revision
+        else:
+            nursery.start_soon(owed.run)
+            await until(
+                lambda: store.range(PARTS), "they are deleted", lambda found: not found.entries
+            )
+        assert await states.saved("large") == bytes(1_000_000)
+        await states.save("large", large, b"little")
+        assert not (await store.range(PARTS)).entries
+        # What was deleted is room again.
+        await states.save("large", large, bytes(1_000_000))
+        assert await states.saved("small") == b"small"
+        store.close()
+        nursery.cancel_scope.cancel()
 
 
 async def put_for_ever(store: EmbeddedStore, acknowledged: list[str]) -> None:

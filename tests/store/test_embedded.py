@@ -295,6 +295,9 @@ class HangingDisk:
     async def load(self) -> Snapshot:
         return Snapshot(1, 0, 1, {}, (), ())
 
+    async def check_room(self, size: int) -> None:
+        pass
+
     async def write(self, changes: Changes) -> None:
         await self.goes_on.wait()
 
