@@ -84,7 +84,9 @@ class HttpCall:
 
 
 class SilentNodesError(Exception):
-    """Nodes did not describe their actors. `nodes`: their names, in order."""
+    """Nodes did not describe their actors. `nodes`: their names, in order. It never leaves the
+    gateway: clients get a problem.
+    """
 
     def __init__(self, nodes: list[str]) -> None:
         super().__init__(

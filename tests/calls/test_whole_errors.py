@@ -34,6 +34,7 @@ from runtime import open_node
 from runtime.calls.error_codec import PassedOnError
 from runtime.elastic.machine import JoinFailed
 from runtime.elastic.rounds import RoundJoinError
+from runtime.gateway.calls import SilentNodesError
 from runtime.gateway.problems import ProblemError
 from runtime.hosting.cell import EndedElsewhereError
 from runtime.hosting.workers import LeftOpenError
@@ -340,7 +341,7 @@ def _all_error_classes() -> set[type[Exception]]:
     return found
 
 
-INTERNAL = {PassedOnError, EndedElsewhereError, LeftOpenError, ProblemError}
+INTERNAL = {PassedOnError, EndedElsewhereError, LeftOpenError, ProblemError, SilentNodesError}
 """Never leave the runtime, as they say of themselves."""
 
 UNLIKE_OTHERS: dict[type[Exception], Callable[[], Exception]] = {
