@@ -362,10 +362,12 @@ class StateRecords:
             # Another task of the epoch was first, and may have written parts since.
             return
         self._read.add(actor)
-        found = self._found.pop(actor.name, None)
-        groups = dict.fromkeys([*_listed(entry), *([found] if found is not None else [])])
+        groups = _listed(entry)
+        if (found := self._found.pop(actor.name, None)) is not None:
+            groups.append(found)
         if groups:
-            self._parts.setdefault(actor, _Parts()).groups.update(groups)
+            parts = self._parts.setdefault(actor, _Parts())
+            parts.groups.update((group, None) for group in groups)
 
     def forget(self, name: str, epoch: int) -> list[Delete]:
         """Drop the bookkeeping of an epoch that writes no more. Returns the operations that remove
