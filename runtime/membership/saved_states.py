@@ -150,8 +150,10 @@ def _client(text: str) -> RequestClient:
 
 
 @attrs.frozen
-class _PartSet:
-    """The parts of one state. `number`: no other state of the epoch has it."""
+class _PartGroup:
+    """The parts of one state, all of which an epoch has written. `number`: no other state of the
+    epoch has it; `count`: how many parts.
+    """
 
     epoch: int
     number: int
@@ -167,27 +169,27 @@ class _PartSet:
         return [f"{PARTS}{name}/{self.epoch}/{self.number}/{index}" for index in range(self.count)]
 
 
-def _group_of(head: Entry | None) -> _PartSet | None:
+def _group_of(head: Entry | None) -> _PartGroup | None:
     """The parts that the entry of a state names; None if it has none."""
     if head is None or head.value[:1] != IN_PARTS:
         return None
     return next(iter(_groups_in(head.value[1:])), None)
 
 
-def _listed(entry: object) -> list[_PartSet]:
+def _listed(entry: object) -> list[_PartGroup]:
     """The parts in a list."""
     return _groups_in(entry.value) if isinstance(entry, Entry) else []
 
 
-def _groups_in(text: bytes) -> list[_PartSet]:
+def _groups_in(text: bytes) -> list[_PartGroup]:
     """The groups in a value of the store; none if no node writes such a value."""
     try:
-        return [_PartSet(*map(int, group.split())) for group in text.split(b";")]
+        return [_PartGroup(*map(int, group.split())) for group in text.split(b";")]
     except (TypeError, ValueError):
         return []
 
 
-def _listing(name: str, groups: Iterable[_PartSet]) -> Put | Delete:
+def _listing(name: str, groups: Iterable[_PartGroup]) -> Put | Delete:
     """The operation that writes the list of an actor's parts."""
     text = b";".join(group.text for group in groups)
     return Put(LISTS + name, text) if text else Delete(LISTS + name)
@@ -202,7 +204,7 @@ class _Parts:
     the one that the state names is needed.
     """
 
-    groups: dict[_PartSet, None] = attrs.field(factory=dict)
+    groups: dict[_PartGroup, None] = attrs.field(factory=dict)
     lock: trio.Lock = attrs.field(factory=trio.Lock)
 
 
@@ -255,7 +257,7 @@ class StateRecords:
         """The numbers of groups. None is used twice: a reader, or a deletion whose answer was lost,
         may still be on its way to the parts of a group that is gone.
         """
-        self._found: dict[str, _PartSet] = {}
+        self._found: dict[str, _PartGroup] = {}
         """The parts of states that were read here, by name, until the next save: those that version
         0.1.0 wrote are in no list.
         """
@@ -278,7 +280,7 @@ class StateRecords:
                     await self._delete(actor, parts, left)
             return
         async with parts.lock:
-            used: _PartSet | None = None
+            used: _PartGroup | None = None
             try:
                 if is_large:
                     used = await self._put_parts(actor, parts, state, change)
@@ -294,7 +296,7 @@ class StateRecords:
 
     async def _put_parts(
         self, actor: ActorId, parts: _Parts, state: bytes, change: Change | None
-    ) -> _PartSet:
+    ) -> _PartGroup:
         """Write a large state: first the parts, under keys that no reader knows, then the entry
         that names them. Returns their group.
         """
@@ -305,7 +307,7 @@ class StateRecords:
         pieces = [state[start : start + PART_BYTES] for start in range(0, len(state), PART_BYTES)]
         # `saved_bytes` counts on it.
         assert all(len(piece) == PART_BYTES for piece in pieces[:-1]), "only the last is shorter"
-        group = _PartSet(epoch, next(self._numbers), len(pieces))
+        group = _PartGroup(epoch, next(self._numbers), len(pieces))
         # Before the first of them is on its way, here and in the store.
         parts.groups[group] = None
         listing = [_listing(name, parts.groups)]
@@ -473,7 +475,7 @@ class StateRecords:
         if result.succeeded:
             self._fences[ActorId(name, epoch)] = result.revision
 
-    async def _delete(self, actor: ActorId, parts: _Parts, left: Sequence[_PartSet]) -> None:
+    async def _delete(self, actor: ActorId, parts: _Parts, left: Sequence[_PartGroup]) -> None:
         """Delete parts of an epoch that goes on, after a save that has succeeded: the state cannot
         name them any more. Does not fail: what is not deleted now is owed.
         """
@@ -519,7 +521,7 @@ class StateRecords:
             for group in left:
                 parts.groups.pop(group, None)
 
-    async def _shorten_list(self, name: str, left: Sequence[_PartSet]) -> None:
+    async def _shorten_list(self, name: str, left: Sequence[_PartGroup]) -> None:
         """Take deleted groups out of the list, which may be that of a later epoch by now."""
         entry = await self._store.get(LISTS + name)
         if entry is None:
@@ -534,7 +536,7 @@ class StateRecords:
 
 
 def _deletions(
-    name: str, groups: Iterable[_PartSet], *last: Put | Delete
+    name: str, groups: Iterable[_PartGroup], *last: Put | Delete
 ) -> Iterator[list[Put | Delete]]:
     """The operations that delete these groups, and then `last`, by transactions."""
     operations: list[Put | Delete] = [Delete(key) for group in groups for key in group.keys(name)]
