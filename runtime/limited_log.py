@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 
@@ -59,8 +60,22 @@ class LimitedLog:
         """Write one line, unless too many of its kind were written. With the traceback of `error`.
         Lines `about` different things do not count for each other.
         """
+        if write := self.line(level, text, *arguments, error=error, about=about):
+            write()
+
+    def line(
+        self,
+        level: int,
+        text: str,
+        *arguments: object,
+        error: BaseException | None = None,
+        about: str = "",
+    ) -> Callable[[], None] | None:
+        """Return what writes the line that `log` would write, for another thread; None if it would
+        write none. Counted here: the clock of an event loop cannot be read in other threads.
+        """
         if not self._logger.isEnabledFor(level):
-            return
+            return None
         now = self._now()
         if about and (text, about) not in self._kinds and len(self._kinds) >= MOST_KINDS:
             self._forget(now)
@@ -73,18 +88,12 @@ class LimitedLog:
             kind = self._kinds[text, about] = _LimitedLine(now)
         if kind.written >= self._burst:
             kind.left_out += 1
-            return
+            return None
         kind.written += 1
         if left_out:
-            self._logger.log(
-                level,
-                f"{text} (%d more lines like this one were left out)",
-                *arguments,
-                left_out,
-                exc_info=error,
-            )
-        else:
-            self._logger.log(level, text, *arguments, exc_info=error)
+            text = f"{text} (%d more lines like this one were left out)"
+            arguments = (*arguments, left_out)
+        return partial(self._logger.log, level, text, *arguments, exc_info=error)
 
     def _forget(self, now: float) -> None:
         """Forget what lines were about whose period is over. The lines of theirs that were left out

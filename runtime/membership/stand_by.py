@@ -197,8 +197,11 @@ class StandBy:
         self._write(environment, nursery, partial(logger.log, level, "%s", text))
 
     def _write(
-        self, environment: Environment, nursery: trio.Nursery, line: Callable[[], None]
+        self, environment: Environment, nursery: trio.Nursery, line: Callable[[], None] | None
     ) -> None:
+        if line is None:
+            return
+
         async def write() -> None:
             # In a thread of its own: what blocks the loop may be a handler of logs, whose lock
             # would block this loop as well. Without a thread the line is lost, and not this loop.
@@ -242,7 +245,7 @@ class StandBy:
                 # renews the lease. RuntimeError, for one: the members are read while their own loop
                 # may go on.
                 text = "node %s could not tell of its blocked loop: %s"
-                line = partial(log.log, logging.DEBUG, text, self._node, text_of(error))
+                line = log.line(logging.DEBUG, text, self._node, text_of(error))
                 self._write(environment, nursery, line)
                 await trio.sleep(REPORT_EVERY_SECONDS)
 
@@ -297,7 +300,7 @@ class StandBy:
                     # Every such failure, also that no node answers, is only logged: this loop
                     # watches the other, and renews for it, as long as the node lives.
                     text = "node %s: the stand-by loop could not renew its lease: %s"
-                    line = partial(log.log, logging.INFO, text, self._node, text_of(error))
+                    line = log.line(logging.INFO, text, self._node, text_of(error))
                     self._write(environment, nursery, line)
 
     async def _renew(self, environment: Environment, lease: int, reach: Reach) -> None:

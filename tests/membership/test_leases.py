@@ -642,12 +642,16 @@ def released() -> Iterator[threading.Event]:
 async def test_reading_of_source_that_never_returns_is_left_out_and_the_lease_renewed(
     monkeypatch: pytest.MonkeyPatch, released: threading.Event, autojump_clock: MockClock
 ) -> None:
-    usual, threads = blocked_report, set[int]()
+    usual, threads, reads = blocked_report, set[int](), threading.Event()
 
     def slow_report(*given: Any, **options: Any) -> dict[str, object]:
         if options.get("source", True):
             threads.add(threading.get_ident())
+            reads.set()
             released.wait()
+        # In the loop, whose clock jumps on without waiting for threads: the one that reads may not
+        # run yet.
+        assert reads.wait(60), "no thread reads"
         return usual(*given, **options)
 
     monkeypatch.setattr("runtime.membership.stand_by.blocked_report", slow_report)
@@ -664,10 +668,10 @@ class StuckHandler(logging.Handler):
     def __init__(self, released: threading.Event) -> None:
         super().__init__()
         self.released = released
-        self.lines: list[str] = []
+        self.called = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+        self.called.set()
         self.released.wait()
 
 
@@ -681,6 +685,8 @@ async def test_a_handler_of_logs_that_never_returns_ends_no_renewal(
         await trio.lowlevel.checkpoint()
         if failures:
             raise failures.pop()
+        # Each failure is a line, written by a thread that may not run yet: the clock does not wait.
+        assert handler.called.wait(60), "no line is written"
         yield cast("Store", store)
 
     caplog.set_level(logging.DEBUG, "understudy.node")
@@ -693,5 +699,4 @@ async def test_a_handler_of_logs_that_never_returns_ends_no_renewal(
             await stand_by.run(environment, lambda: None, 1, reach, failing_to_reach)
     finally:
         logger.removeHandler(handler)
-    assert handler.lines
     check_renewed(store.asked)
