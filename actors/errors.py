@@ -625,8 +625,8 @@ class StoreCompactedError(StoreError):
 
 
 class StoreDataError(StoreError):
-    """The files of a store on disk cannot be read or written. The message names the file and the
-    next step.
+    """The files of a store on disk cannot be read or written, or parts of a saved state are missing
+    in the store. The message names the file or the key, and the next step.
     """
 
 

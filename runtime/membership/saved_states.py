@@ -24,6 +24,7 @@ import trio
 from actors.errors import (
     LeaseLostError,
     StaleEpochError,
+    StoreDataError,
     StoreError,
     StoreOutcomeUnknownError,
     StoreUnavailableError,
@@ -320,8 +321,11 @@ class StateRecords:
         return group
 
     async def saved(self, name: str) -> bytes | None:
-        """Return the state that was saved last, by any epoch."""
+        """Return the state that was saved last, by any epoch. Raises `StoreDataError` if parts of
+        it are missing.
+        """
         await self._settle(name)
+        seen = 0
         while True:
             entry = await self._store.get(STATES + name)
             if entry is None:
@@ -329,6 +333,15 @@ class StateRecords:
             group = _group_of(entry)
             if group is None:
                 return entry.value[1:]
+            if entry.mod_revision == seen:
+                # Not a save that has replaced it: parts are there before the entry that names them,
+                # and are deleted after the entry that names others.
+                raise StoreDataError(
+                    f"the saved state of {name} is damaged: parts of it are missing in the store, "
+                    "though no node deletes them; find what else writes to the store, then restore "
+                    f"{group.keys(name)[0].rpartition('/')[0]}/ or delete {STATES}{name}"
+                )
+            seen = entry.mod_revision
             self._found[name] = group
             parts = [await self._store.get(key) for key in group.keys(name)]
             if all(parts):

@@ -32,6 +32,7 @@ from runtime.simulation.crowds import Crowds
 from runtime.simulation.deep_calls import DeepCalls
 from runtime.simulation.full_nodes import FullNodes
 from runtime.simulation.joint_starts import JointStarts
+from runtime.simulation.large_states import LargeStates
 from runtime.simulation.late_errors import LateErrors
 from runtime.simulation.late_starts import LateStarts
 from runtime.simulation.load import Load
@@ -127,6 +128,7 @@ LOADS: tuple[type[Load], ...] = (
     LateErrors,
     FullNodes,
     SharedDevices,
+    LargeStates,
 )
 """The loads that only some seeds have. A run starts and judges them in this order."""
 

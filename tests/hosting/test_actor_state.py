@@ -21,6 +21,7 @@ from runtime.node import internals_of
 from runtime.observation.inspection_service import inspection_of
 from runtime.testing import Platform
 from runtime.timings import Timings
+from tests.waiting import until
 
 
 class Counter(Actor):
@@ -204,6 +205,8 @@ async def test_a_plain_hook_that_blocks_is_left_behind_once(
     Plain.calls = 0
     try:
         assert "did not return within" in (await state_of(node, "plain"))["problem"]
+        # Its thread may not run yet.
+        await until(lambda: Plain.calls, "the hook runs")
         assert "has not returned" in (await state_of(node, "plain"))["problem"]
         assert Plain.calls == 1
         assert await plain.touch() == 1, "the turn has ended"

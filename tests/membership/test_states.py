@@ -9,7 +9,12 @@ import pytest
 import trio
 
 from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
-from actors.errors import StaleEpochError, StoreOutcomeUnknownError, StoreUnavailableError
+from actors.errors import (
+    StaleEpochError,
+    StoreDataError,
+    StoreOutcomeUnknownError,
+    StoreUnavailableError,
+)
 from runtime.environment import SystemEnvironment
 from runtime.membership.owed_deletions import GIVE_BACK_AFTER, OwedDeletions
 from runtime.membership.saved_states import (
@@ -165,6 +170,18 @@ async def test_parts_of_a_state_that_are_in_no_list_go_with_the_next_save(store:
     assert await states.saved("a") == large(1)
     await states.save("a", epoch, b"small")
     assert await parts(store) == []
+
+
+async def test_a_state_without_one_of_its_parts_is_an_error_and_no_endless_search(
+    store: Fragile,
+) -> None:
+    states, epoch = StateRecords(store, "owners/"), await claim(store, "a")
+    await states.save("a", epoch, large(1))
+    await store.delete(PARTS + (await parts(store))[1])
+    with pytest.raises(StoreDataError, match="the saved state of a is damaged"):
+        await StateRecords(store, "owners/").saved("a")
+    await states.save("a", epoch, large(2))
+    assert await StateRecords(store, "owners/").saved("a") == large(2)
 
 
 async def test_a_save_that_costs_no_parts_is_one_transaction(store: Fragile) -> None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from itertools import count, islice
+from itertools import count, islice, repeat
 from types import FunctionType
 from typing import Any
 from unittest.mock import patch
@@ -27,6 +27,7 @@ from actors.errors import (
     NoPlacementError,
     OutcomeUnknownError,
 )
+from actors.identifiers import ActorId
 from actors.method import Address
 from actors.restart_intensity import RestartIntensity
 from actors.retry import RetryBudget, RetrySchedule
@@ -76,6 +77,7 @@ from runtime.simulation.departures import departures, used_departures
 from runtime.simulation.full_nodes import FullNodes
 from runtime.simulation.joins import joins
 from runtime.simulation.joint_starts import JointStarts
+from runtime.simulation.large_states import LargeStates
 from runtime.simulation.late_errors import LateErrors
 from runtime.simulation.late_starts import LateStarts
 from runtime.simulation.name_races import NameRaces
@@ -137,6 +139,10 @@ COSTLY = frozenset(
         "room that another start of the name has taken is refused",
         "an exception is looked at unguarded",
         "number of a call reused",
+        "parts of saves that were cancelled are left",
+        "parts of predecessors are left",
+        "parts are deleted before another state is there",
+        "parts are numbered alike",
         "answers to a peer that does not read are kept",
         "a node that was given up waits on",
         "a node of a store begun anew is taken for the one before",
@@ -246,6 +252,17 @@ def sharing(seed: int) -> Report:
     return fair(next(islice(filter(SharedDevices.is_drawn, count()), seed, None)))
 
 
+def saving(seed: int) -> Report:
+    """Run it without faults under one of the seeds whose actors save states in parts."""
+    return fair(next(islice(filter(LargeStates.is_drawn, count()), seed, None)))
+
+
+def saving_while_nodes_end(seed: int) -> Report:
+    """The same, while processes are killed."""
+    chosen = next(islice(filter(LargeStates.is_drawn, count()), seed, None))
+    return simulate_once(chosen, faults=("crash",))
+
+
 def in_containers(seed: int) -> Report:
     """Run it under one of the seeds whose processes are in containers, which end and start anew."""
     chosen = next(islice(filter(runs_in_containers, count()), seed, None))
@@ -299,6 +316,10 @@ RUNS: dict[str, Run] = {
     "a node that leaves is the only one asked": full_while_nodes_leave,
     "a pool that has found no room looks for none": sharing,
     "a candidate without room starts the singleton no more": sharing,
+    "parts of saves that were cancelled are left": saving,
+    "parts of predecessors are left": saving_while_nodes_end,
+    "parts are deleted before another state is there": saving_while_nodes_end,
+    "parts are numbered alike": saving,
     "a node that joins waits for a store that is gone": joins,
     "a node of a store begun anew is taken for the one before": partial(
         simulate_once, faults=("lost disk",)
@@ -1155,6 +1176,48 @@ def an_interrupt_comes_between_a_call_and_its_wait() -> AbstractContextManager[o
     stack.enter_context(interruptible(CallSender, "_call"))
     stack.enter_context(interruptible(Outbound, "post"))
     return stack
+
+
+@plant
+def parts_of_saves_that_were_cancelled_are_left() -> AbstractContextManager[object]:
+    """Nothing deletes the parts of a save that has not succeeded."""
+    return planted(StateRecords, "_owe", lambda *_: None)
+
+
+@plant
+def parts_of_predecessors_are_left() -> AbstractContextManager[object]:
+    """An epoch does not read which parts there are."""
+
+    def note_list(self: Any, actor: Any, entry: object) -> None:
+        self._read.add(actor)
+
+    return planted(StateRecords, "_note_list", note_list)
+
+
+@plant
+def parts_are_deleted_before_another_state_is_there() -> AbstractContextManager[object]:
+    """A node that loads the state meanwhile finds some of its parts missing."""
+    original = StateRecords.save
+
+    async def save(self: Any, name: str, epoch: int, *state: Any) -> None:
+        actor = ActorId(name, epoch)
+        if (parts := self._parts.get(actor)) is not None:
+            await self._delete(actor, parts, list(parts.groups))
+        await original(self, name, epoch, *state)
+
+    return planted(StateRecords, "save", save)
+
+
+@plant
+def parts_are_numbered_alike() -> AbstractContextManager[object]:
+    """Each state of an epoch has its parts under the keys of the one before."""
+    original = StateRecords.__init__
+
+    def begin(self: Any, *given: Any, **options: Any) -> None:
+        original(self, *given, **options)
+        self._numbers = repeat(0)
+
+    return planted(StateRecords, "__init__", begin)
 
 
 @contextmanager

@@ -328,6 +328,8 @@ async def test_one_that_does_not_heed_its_cancellation_holds_up_no_other(pair: P
         import_path(Heeding), [(number > 0,) for number in range(4)], [], [], SpawnOptions(), "a"
     )
     assert unfinished == [0, 1, 2, 3]
+    # Otherwise it ends before it begins to hold up others.
+    await until(lambda: len(Unheeding.begun), "it has begun")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.take_back_unfinished, "a", unfinished)
         try:
