@@ -19,7 +19,7 @@ from runtime.simulation import Simulation, simulate
 from runtime.simulation.runs import cluster_of
 
 SEEDS = pytest.mark.parametrize(
-    "seeds", [range(4), pytest.param(range(4, 12), marks=pytest.mark.long)], ids=["quick", "long"]
+    "seeds", [range(2), pytest.param(range(2, 12), marks=pytest.mark.long)], ids=["quick", "long"]
 )
 CALLS = 20
 POLICY = RetryPolicy(max_retries=5, initial_delay=0.01, budget=None)

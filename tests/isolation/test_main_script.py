@@ -119,7 +119,7 @@ def write(place: Path, way: str, text: str) -> None:
         file.unlink()
 
 
-QUICK = ("script", "package", "archive", "profiled script")
+QUICK = ("script", "archive")
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ trio.run(main)
 @pytest.mark.parametrize(
     ("way", "arguments"),
     [
-        ("package", ("-m", "package")),
+        pytest.param("package", ("-m", "package"), marks=pytest.mark.long),
         ("prompt", ("-c", UNGUARDED)),
         ("input", ("-",)),
     ],

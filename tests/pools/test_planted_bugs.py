@@ -343,8 +343,10 @@ def keeps_no_results(patch: pytest.MonkeyPatch) -> None:
         (returns_before_there_is_a_keeper, test_named_pools.opened_and_killed),
         (forgets_its_size_when_it_moves, test_named_pools.resized_and_killed),
         (knows_no_members_of_its_predecessor, test_named_pools.resized_and_killed),
-        (asks_no_keeper, test_named_pools.two_alike_at_once),
-        (goes_on_with_the_spec_of_any_that_stands_for_it, test_named_pools.two_alike_at_once),
+        *(
+            pytest.param(plant, test_named_pools.two_alike_at_once, marks=pytest.mark.long)
+            for plant in (asks_no_keeper, goes_on_with_the_spec_of_any_that_stands_for_it)
+        ),
         (sees_no_references, test_simulated.local_work),
         (keeps_no_results, test_simulated.local_work),
     ],

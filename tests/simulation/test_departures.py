@@ -16,7 +16,7 @@ def test_nodes_leave_in_time_while_the_store_is_silent(seed: int) -> None:
     assert report.calls["ok"] > 0
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_no_start_and_no_call_takes_a_node_that_leaves_for_dead(seed: int) -> None:
     report = used_departures(seed)
     assert report.holds, report.wrong

@@ -14,9 +14,9 @@ from runtime.simulation.full_nodes import FullNodes
 SEEDS = [seed for seed in range(200) if FullNodes.is_drawn(seed)]
 
 
-@pytest.mark.parametrize(
-    "seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS[1:])]
-)
+# `.ci/run` runs hundreds of seeds, with all loads.
+@pytest.mark.long
+@pytest.mark.parametrize("seed", SEEDS)
 def test_no_more_is_taken_than_there_is(seed: int) -> None:
     report = simulate_once(seed)
     assert report.holds, report.wrong

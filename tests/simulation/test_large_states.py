@@ -12,9 +12,9 @@ from runtime.simulation.large_states import LargeStates
 SEEDS = [seed for seed in range(300) if LargeStates.is_drawn(seed)]
 
 
-@pytest.mark.parametrize(
-    "seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS[1:])]
-)
+# `.ci/run` runs hundreds of seeds, with all loads.
+@pytest.mark.long
+@pytest.mark.parametrize("seed", SEEDS)
 def test_states_are_loaded_as_they_were_saved_and_no_other_parts_are_left(seed: int) -> None:
     report = simulate_once(seed)
     assert report.holds, report.wrong

@@ -14,9 +14,9 @@ from runtime.simulation.shared_devices import SharedDevices
 SEEDS = [seed for seed in range(300) if SharedDevices.is_drawn(seed)]
 
 
-@pytest.mark.parametrize(
-    "seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS[1:])]
-)
+# `.ci/run` runs hundreds of seeds, with all loads.
+@pytest.mark.long
+@pytest.mark.parametrize("seed", SEEDS)
 def test_in_the_calm_all_have_their_devices_and_give_them_back(seed: int) -> None:
     report = simulate_once(seed)
     assert report.holds, report.wrong
