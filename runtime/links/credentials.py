@@ -340,6 +340,20 @@ class FileCredentials:
         assert self.problem or self._current is not before, "without a problem the new ones count"
         return self._current
 
+    def refusal(self) -> str:
+        """Why this process, and each other with the same files, refuses its certificate; "" if they
+        accept it.
+        """
+        try:
+            shown_to_itself(self.current())
+        except ssl.SSLError as error:
+            return (
+                f"others with the same files would refuse the certificate in "
+                f"{self._files.certificate}, as this process does ({_reason(error)}): look at it "
+                f"with `understudy tls info`, and at the CA's file {self._files.ca}"
+            )
+        return ""
+
     def _accepted(self, found: Credentials) -> Certified:
         """Return the names in a new certificate. Raises ValueError if no other process would accept
         it.
@@ -348,10 +362,9 @@ class FileCredentials:
         try:
             certified = shown_to_itself(found)
         except ssl.SSLError as error:
-            reason = getattr(error, "verify_message", "") or error.reason or error
             raise _RefusedEverywhereError(
                 f"all others would refuse the new certificate in {file}, as this process does "
-                f"({reason}): look at it with `understudy tls info`, and at the CA's file"
+                f"({_reason(error)}): look at it with `understudy tls info`, and at the CA's file"
             ) from None
         before = self._certified
         try:
@@ -384,6 +397,10 @@ class FileCredentials:
                     (status.st_ino, status.st_mtime_ns, status.st_size, status.st_ctime_ns)
                 )
         return tuple(found)
+
+
+def _reason(error: ssl.SSLError) -> object:
+    return getattr(error, "verify_message", "") or error.reason or error
 
 
 def _load(context: ssl.SSLContext, pem: str) -> None:

@@ -362,6 +362,10 @@ class EncryptedNetwork:
         certified = own_certified(self._files.current())
         if certified is not None:
             check_certified(certified, cluster, "node", name)
+        elif refusal := self._files.refusal():
+            # No error: the others may have other CAs than this node, and each accept what the other
+            # shows. But a founder learns of it in no other way, for those who join are refused.
+            logger.warning("node %s: %s", name, refusal)
         # Files that are written later are held against the same.
         self._files.require(lambda new: check_certified(new, cluster, "node", name))
 

@@ -236,6 +236,27 @@ async def test_who_dials_is_told_what_is_wrong_with_the_certificate_of_the_other
     assert named in str(raised.value)
 
 
+@pytest.mark.parametrize(("wrong", "reason"), [("expired", "has expired"), ("another CA", "local")])
+async def test_a_founder_learns_that_it_refuses_its_own_certificate_itself(
+    authority: Authority,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    wrong: str,
+    reason: str,
+) -> None:
+    mine, other = node_uri("founder"), Authority(tmp_path / "other")
+    shown = (
+        authority.tls(mine, begins=-9, ends=-1)
+        if wrong == "expired"
+        else other.tls(mine, ca=authority.place / "ca.pem")
+    )
+    async with open_node("founder", tls=shown):
+        pass
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith("node founder: others with the same files would refuse the certificate")
+    assert reason in line
+
+
 async def test_a_secret_counts_beside_certificates_if_there_is_one(authority: Authority) -> None:
     mine = authority.tls(node_uri("stranger"))
     async with pair(authority, "require", secret="both of them") as node:
