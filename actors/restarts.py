@@ -4,9 +4,12 @@ next, and when to give up.
 The semantics are those of Erlang/OTP's `supervisor`: its callbacks run one after another, and so
 does this machine. At most one `StartChild` or `StopChild` is outstanding; events that arrive
 meanwhile wait in a queue, as they would in the process's mailbox; a restart that fails goes to the
-end of that queue. No I/O, no clock: times are seconds on a monotonic clock, randomness is a
-function, and decisions come back as effects, to be carried out in their order. The runtime carries
-them out, places children and reports their ends.
+end of that queue. Beyond OTP, a start can be put off for the restart of a child before it: here
+calls wait for the restart of an actor, where those of OTP fail.
+
+No I/O, no clock: times are seconds on a monotonic clock, randomness is a function, and decisions
+come back as effects, to be carried out in their order. The runtime carries them out, places
+children and reports their ends.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Literal
 
 import attrs
@@ -136,6 +139,8 @@ class RestartMachine:
         self._children: dict[str, _ChildEntry] = {}
         self._line: deque[_MachineEvent | _ChildRequest] = deque()
         self._work: _Work | None = None
+        self._put_off: list[_Work] = []
+        """Plans whose next start was put off, the latest last."""
         self._outstanding: str | None = None
         self._effects: list[Effect] = []
         for rule in children:
@@ -177,7 +182,7 @@ class RestartMachine:
         child = self._children.get(id)
         if child is None or child.state in ("starting", "running", "stopping"):
             return False
-        if child.state != "stopped":
+        if child.state != "stopped" or any(id in work.starts for work in self._put_off):
             return True
         # One for one: no child is restarted with another.
         return self._strategy != "one-for-one" and id in self._coming()
@@ -197,6 +202,9 @@ class RestartMachine:
             coming.update(work.starts)
             if self._outstanding is not None:
                 coming.add(self._outstanding)
+        for work in self._put_off:
+            if work.kind == "restart":
+                coming.update(work.starts)
         for child in self._children.values():
             if child.state == "restarting":
                 coming.update(each.rule.id for each in self._group(child))
@@ -231,6 +239,33 @@ class RestartMachine:
             child.state = "running"
             child.running_since = now
             child.restarts += self._work is not None and self._work.kind == "restart"
+        return self._advance()
+
+    def holds_up(self, id: str) -> bool:
+        """True if the child is starting, and a child before it has ended and can only be started
+        again when that start is over. The start may wait for that child: then neither would end.
+        """
+        return (
+            id == self._outstanding
+            and self._children[id].state == "starting"
+            and self._phase in ("starting", "running")
+            and self._next_before(id) is not None
+        )
+
+    def put_off(self, id: str, now: float) -> list[Effect]:
+        """Note that the child's start was given up, because it `holds_up` others: those are started
+        again first, and then this child. Raises ValueError if no start was outstanding.
+        """
+        self._tick(now)
+        child = self._starting(id)
+        if child is None:
+            return self.on_stopped(id)
+        work, self._work = self._work, None
+        assert work is not None
+        self._outstanding = None
+        child.state = "stopped"
+        work.starts.appendleft(id)
+        self._put_off.append(work)
         return self._advance()
 
     def on_ignored(self, id: str) -> list[Effect]:
@@ -325,7 +360,8 @@ class RestartMachine:
         was not placed. Ignored if neither is so, or if the child no longer waits.
         """
         self._tick(now)
-        if self._phase == "running":
+        # While it starts, too: a start that is put off lets a restart wait for its time.
+        if self._phase in ("starting", "running"):
             self._line.append(_MachineEvent("room" if has_room else "due", id, now))
         return self._advance()
 
@@ -393,6 +429,8 @@ class RestartMachine:
         while self._outstanding is None and self._phase != "ended":
             if self._work is not None:
                 self._carry_on(self._work)
+            elif self._put_off:
+                self._go_on_after_those_before(self._put_off[-1])
             elif not self._line:
                 break
             elif isinstance(first := self._line.popleft(), _ChildRequest):
@@ -401,7 +439,7 @@ class RestartMachine:
                 self._consider(first)
         # Whatever came in: one child is under way, or there is nothing to do. Only a shutdown ends
         # the life of a supervisor.
-        assert self._outstanding is not None or not (self._work or self._line)
+        assert self._outstanding is not None or not (self._work or self._line or self._put_off)
         assert (self._phase == "stopping") == (
             self._work is not None and self._work.kind == "shut down"
         )
@@ -428,7 +466,9 @@ class RestartMachine:
                 assert not idle or child.state != "restarting" or child.due is not None
             if self._phase in ("new", "ended"):
                 assert child.state == "stopped"
-        assert self._phase not in ("new", "ended") or (self._work is None and not self._line)
+        assert self._phase not in ("new", "ended") or not (
+            self._work or self._line or self._put_off
+        )
         self.intensity.check_invariants()
 
     def _carry_on(self, work: _Work) -> None:
@@ -452,6 +492,49 @@ class RestartMachine:
             return
         self._work = None
         self._finish(work)
+
+    def _next_before(self, id: str) -> int | None:
+        """The place in the line of the first event by which a child before this one is started
+        again, now or after a wait.
+        """
+        before = set(takewhile(lambda other: other != id, self._children))
+        for place, event in enumerate(self._line):
+            if not isinstance(event, _MachineEvent) or event.id not in before:
+                continue
+            child = self._children[event.id]
+            if event.kind in ("due", "room"):
+                is_restart = child.state == "restarting" and self._is_time(child, event)
+            else:
+                is_restart = event is child.pending and (
+                    child.state == "restarting"
+                    or (child.state == "exited" and self._is_restarted(child))
+                )
+            if is_restart:
+                return place
+        return None
+
+    def _go_on_after_those_before(self, work: _Work) -> None:
+        """Consider what starts a child again that is before the next start of a plan that was put
+        off; if there is nothing more, go on with the plan.
+        """
+        while work.starts and work.starts[0] not in self._children:
+            work.starts.popleft()
+        place = self._next_before(work.starts[0]) if work.starts else None
+        if place is not None:
+            event = self._line[place]
+            del self._line[place]
+            assert isinstance(event, _MachineEvent)
+            self._consider(event)
+            return
+        self._put_off.pop()
+        # Those of its group may have been started with the child before it, or wait with it.
+        coming = set() if self._strategy == "one-for-one" else self._coming()
+        work.starts = deque(
+            id
+            for id in work.starts
+            if id in self._children and self._children[id].state == "stopped" and id not in coming
+        )
+        self._work = work
 
     def _finish(self, work: _Work) -> None:
         if work.kind == "boot":
@@ -515,22 +598,32 @@ class RestartMachine:
         if child is None:
             return
         if event.kind in ("due", "room"):
-            if child.state == "restarting" and child.due is not None:
-                last = child.last_exit
-                unplaced = last is not None and last.kind == "not placed"
-                if event.now >= child.due or (event.kind == "room" and unplaced):
-                    self._begin_restart(child)
+            if child.state == "restarting" and self._is_time(child, event):
+                self._begin_restart(child)
         elif event is child.pending and child.state == "exited":
             self._consider_exit(child, event.now)
         elif event is child.pending and child.state == "restarting":
             self._consider_restart(child, event.now)
 
+    def _is_time(self, child: _ChildEntry, event: _MachineEvent) -> bool:
+        """True if the child waits for its restart, and the event ends the wait."""
+        last = child.last_exit
+        unplaced = last is not None and last.kind == "not placed"
+        return child.due is not None and (
+            event.now >= child.due or (event.kind == "room" and unplaced)
+        )
+
+    def _is_restarted(self, child: _ChildEntry) -> bool:
+        """True if its rule says that the child is started again after its last end."""
+        assert child.last_exit is not None
+        return child.rule.restart == "permanent" or (
+            child.rule.restart == "transient" and not child.last_exit.is_normal
+        )
+
     def _consider_exit(self, child: _ChildEntry, now: float) -> None:
         reason = child.last_exit
         assert reason is not None
-        if child.rule.restart == "permanent" or (
-            child.rule.restart == "transient" and not reason.is_normal
-        ):
+        if self._is_restarted(child):
             child.delay.on_ran(now - child.running_since, self._backoff)
             self._consider_restart(child, now)
             return
@@ -595,11 +688,13 @@ class RestartMachine:
 
     def _shut_down(self, reason: ExitReason) -> None:
         requests = [each for each in self._line if isinstance(each, _ChildRequest)]
-        if self._work is not None and self._work.request is not None:
-            requests.insert(0, self._work.request)
+        for work in (*self._put_off, self._work):
+            if work is not None and work.request is not None:
+                requests.insert(0, work.request)
         self._effects.extend(
             SupervisorAnswer(request.token, "supervisor stopped") for request in requests
         )
+        self._put_off.clear()
         self._line.clear()  # Nor is what comes later served: this work goes on until the end.
         self._phase = "stopping"
         self._work = _Work("shut down", stops=list(self._children), reason=reason)

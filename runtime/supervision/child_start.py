@@ -59,6 +59,10 @@ NO_ROOM = (NoPlacementError, NodeNotFoundError)
 logger = own_logger("understudy.supervision")
 
 
+class StartPutOffError(Exception):
+    """The start was given up so that another child of the supervisor can be started first."""
+
+
 def is_its_fault(error: Exception) -> bool:
     """True for the error of a start that counts as the child's own failure: it started and failed,
     or its node cannot read its arguments, which waiting does not change.
@@ -80,6 +84,19 @@ class ChildStart:
     deadlines: SharedDeadlines
     unknown: list[tuple[NodeId, str]] = attrs.field(factory=list)
     """The attempts whose outcomes are not known; see `ActorSpawner.take_back_unknown`."""
+    over: trio.Event = attrs.field(factory=trio.Event)
+    """Set when the start has ended, in whatever way."""
+    given_up: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """Cancelled to put the start off: it then ends with StartPutOffError."""
+
+    async def start_in_turn(self) -> Address:
+        """`start_somewhere`, unless the start is put off: then raise StartPutOffError."""
+        try:
+            with self.given_up:
+                return await self.start_somewhere()
+        finally:
+            self.over.set()
+        raise StartPutOffError(self.child.name)
 
     async def start_somewhere(self) -> Address:
         """Start the child's actor within its start timeout, or adopt it, after its restart intent

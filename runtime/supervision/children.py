@@ -51,6 +51,8 @@ class ChildState:
     """True if its latest start has failed: the first failure is logged, further ones in a row are
     not.
     """
+    put_off: int = 0
+    """How often in a row its start was given up for the restart of a child before it."""
 
     def status(self, view: ChildView, now: float) -> ChildStatus:
         """Return the child's public status."""

@@ -35,6 +35,7 @@ from actors.errors import (
 from actors.handle import Handle
 from actors.method import Address
 from actors.own_logger import own_logger
+from actors.restarts import RestartMachine
 from actors.supervision import (
     AllStarted,
     Effect,
@@ -58,7 +59,7 @@ from actors.supervisor import (
 from runtime.environment import Environment
 from runtime.hosting.cell import with_note
 from runtime.statistics.counts import NodeCounts
-from runtime.supervision.child_start import NO_ROOM, ChildStart, is_its_fault
+from runtime.supervision.child_start import NO_ROOM, ChildStart, StartPutOffError, is_its_fault
 from runtime.supervision.children import ChildState, ChildTable, seconds_of
 from runtime.supervision.end_lines import AFTER_TEMPORARY, end_line, lost_line
 from runtime.supervision.shared_deadlines import SharedDeadlines
@@ -86,6 +87,13 @@ MOST_RECORDED = 1_000
 BEGUN_IN_A_ROW = 50
 """Starts and stops of children that are begun before the other tasks of the event loop have their
 turns: thousands may be due at once, and the task of each runs in the same pass of the scheduler.
+"""
+
+
+START_PATIENCE = 1.0
+"""Seconds between two looks whether a start holds up the restart of a child before it. It is given
+up at the second look in a row that finds this. Each time they are twice as long, so that a start
+that takes its time, and waits for no other child, succeeds in the end.
 """
 
 
@@ -609,9 +617,13 @@ class SupervisionWork:
         if isinstance(effect, _Due):
             child = effect.child
             if isinstance(effect.effect, StartChild):
+                start = self._start_of(child)
                 tasks.start_soon(
-                    self._start_child, child, name=f"child {child.spec.id} of {self._name}"
+                    self._start_child, child, start, name=f"child {child.spec.id} of {self._name}"
                 )
+                # An adoption waits for the store, and for no other child.
+                if isinstance(self._machine, RestartMachine) and child.adopted is None:
+                    tasks.start_soon(self._give_up_if_it_holds_up, self._machine, start)
             elif isinstance(effect.effect, StopChild):
                 tasks.start_soon(self._stop_child, child)
             else:
@@ -740,20 +752,56 @@ class SupervisionWork:
                     error,
                 )
 
-    async def _start_child(self, child: ChildState) -> None:
+    def _start_of(self, child: ChildState) -> ChildStart:
+        return ChildStart(
+            child,
+            self._name,
+            partial(self._write_intent, child),
+            self._spawner,
+            self._environment,
+            self._start_deadlines,
+        )
+
+    async def _give_up_if_it_holds_up(self, machine: RestartMachine, start: ChildStart) -> None:
+        """Give the start up if it holds up the restart of a child before it, as its `on_start` does
+        when it calls that one: such a call waits for the restart. Else it would wait until the
+        start timeout is over.
+        """
+        id, held_up = start.child.spec.id, False
+        while True:
+            with trio.move_on_after(START_PATIENCE * 2 ** min(start.child.put_off, 10)):
+                await start.over.wait()
+            if start.over.is_set():
+                return
+            if not machine.holds_up(id):
+                held_up = False
+            elif held_up:
+                start.given_up.cancel()
+                return
+            else:
+                held_up = True
+
+    def _on_put_off(self, child: ChildState) -> None:
+        # Its name is asked for again: what was started of it is found then, as after a start that
+        # took too long.
+        child.put_off += 1
+        child.scope = None
+        logger.info(
+            "the start of %s was given up: it begins again after the restart of a child before it",
+            child.name,
+        )
+        assert isinstance(self._machine, RestartMachine)
+        self._queue_effects(self._machine.put_off(child.spec.id, self._environment.now()))
+
+    async def _start_child(self, child: ChildState, start: ChildStart) -> None:
         id, is_adopted = child.spec.id, child.adopted is not None
         with trio.CancelScope() as scope:
             child.scope = scope
-            start = ChildStart(
-                child,
-                self._name,
-                partial(self._write_intent, child),
-                self._spawner,
-                self._environment,
-                self._start_deadlines,
-            )
             try:
-                address = await start.start_somewhere()
+                address = await start.start_in_turn()
+            except StartPutOffError:
+                self._on_put_off(child)
+                return
             except trio.Cancelled:
                 if scope.cancel_called:
                     self._spawner.take_back_unknown(start.unknown)
@@ -779,6 +827,7 @@ class SupervisionWork:
                     self._spawner.take_back_unknown(start.unknown)
                 return
             child.address = address
+            child.put_off = 0
             child.lacks_room = False
             child.spec = child.spec.to_keep()
             if child.latest_epoch and child.latest_epoch != address.epoch:

@@ -201,6 +201,63 @@ def test_an_exit_while_the_supervisor_starts_is_dealt_with_when_it_has_started()
     assert machine.on_started("b", 1.0) == [AllStarted(), StartChild("a")]
 
 
+def test_a_start_that_is_put_off_comes_after_the_restart_of_the_child_before_it() -> None:
+    machine = RestartMachine(permanent("a", "b", "c"))
+    machine.start(0.0)
+    machine.on_started("a", 0.0)
+    assert not machine.holds_up("b")
+    machine.on_exited("a", RAISED, 0.5)
+    assert machine.holds_up("b")
+    assert machine.put_off("b", 1.0) == [StartChild("a")]
+    assert not machine.holds_up("a")
+    assert machine.waits("b")
+    assert machine.on_started("a", 1.0) == [StartChild("b")]
+    assert machine.on_started("b", 1.0) == [StartChild("c")]
+    assert machine.on_started("c", 1.0) == [AllStarted()]
+
+
+def test_a_start_that_is_put_off_for_a_child_that_was_not_placed_is_put_off_again() -> None:
+    machine = RestartMachine(permanent("a", "b"))
+    machine.start(0.0)
+    machine.on_started("a", 0.0)
+    machine.on_exited("a", RAISED, 0.5)
+    machine.put_off("b", 1.0)
+    # It waits for its time, and the other start is made meanwhile.
+    again, start = machine.on_start_failed("a", ExitReason("not placed"), 1.0)
+    assert isinstance(again, TryAgain)
+    assert start == StartChild("b")
+    assert not machine.holds_up("b")
+    assert machine.try_again("a", again.at, has_room=True) == []
+    assert machine.holds_up("b")
+    assert machine.put_off("b", again.at) == [StartChild("a")]
+    assert machine.on_started("a", again.at) == [StartChild("b")]
+    assert machine.on_started("b", again.at) == [AllStarted()]
+
+
+def test_only_children_before_it_that_are_restarted_are_held_up_by_a_start() -> None:
+    children = [ChildRule("gone", restart="temporary"), *permanent("a", "b")]
+    machine = booted(children)
+    machine.on_exited("a", RAISED, 1.0)
+    machine.on_exited("gone", RAISED, 1.0)
+    machine.on_exited("b", RAISED, 1.0)
+    assert not machine.holds_up("a")
+    machine.stop(2.0)
+    assert machine.put_off("a", 2.0) != [StartChild("a")]
+    assert machine.phase == "ended"
+
+
+@pytest.mark.parametrize("strategy", ["one-for-all", "rest-for-one"])
+def test_a_start_that_is_put_off_is_made_once_with_its_group(strategy: Any) -> None:
+    machine = RestartMachine(permanent("a", "b", "c"), strategy)
+    machine.start(0.0)
+    machine.on_started("a", 0.0)
+    machine.on_exited("a", RAISED, 0.5)
+    assert machine.put_off("b", 1.0) == [StartChild("a")]
+    assert machine.on_started("a", 1.0) == [StartChild("b")]
+    assert machine.on_started("b", 1.0) == [StartChild("c")]
+    assert machine.on_started("c", 1.0) == [AllStarted()]
+
+
 def test_children_stop_one_after_another_in_reverse_order_each_by_its_rule() -> None:
     machine = booted(
         [
