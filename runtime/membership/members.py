@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 
 import attrs
 import trio
@@ -701,6 +702,8 @@ class Registration:
 class FailureDetector:
     """Calls `ended(identity, reason)` for each incarnation of a node that is proven to have ended,
     and `client_ended(peer, reason)` for each client: the process that is no member's.
+
+    `tells`: revoke the leases of those nodes. Without it, members notice their ends themselves.
     """
 
     def __init__(
@@ -712,8 +715,11 @@ class FailureDetector:
         links: Mapping[NodeId, Link],
         ended: Callable[[NodeId, str], None],
         client_ended: Callable[[Peer, str], None],
+        *,
+        tells: bool,
     ) -> None:
         self._links = links
+        self._tells = tells
         self._client_ended = client_ended
         self._members = members
         self._environment = environment
@@ -746,12 +752,13 @@ class FailureDetector:
 
     async def _on_proven(self, seen: SeenMember) -> None:
         self._ended(seen.member.node_id, f"its process {seen.record.pid} has ended")
-        try:
-            await self._store.revoke(seen.record.lease)
-        except (StoreError, NotAllowedError):
-            # Another node has revoked it, or the store ended with that node; or this is a client,
-            # and nodes must notice it themselves.
-            pass
+        # A process that is no member has no right to it: its request would be refused, and that
+        # would be a line of the audit log, though no operator has anything to look into.
+        if self._tells:
+            # Another node has revoked it, or the store ended with that node. One without the right,
+            # by its certificate or by an `authorize` of the application, leaves it to others.
+            with suppress(StoreError, NotAllowedError):
+                await self._store.revoke(seen.record.lease)
 
     async def see_end(self, name: str, pid: int) -> None:
         """The process `pid` of this machine, in which the node called `name` ran, has ended. Return

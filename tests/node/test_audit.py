@@ -14,7 +14,7 @@ import pytest
 
 from actors import Actor, ChildSpec, DynamicSupervisor, Supervisor, method
 from actors.errors import NotAllowedError, UnderstudyError
-from runtime import open_node
+from runtime import open_local_cluster, open_node
 from runtime.calls.rights import ACTS, CALLERS, OPERATORS, PLAIN_SERVICE, SERVICE_RIGHTS
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import system_network
@@ -27,6 +27,7 @@ from runtime.pools.supervisor import PoolSupervisor
 from runtime.wire.handshake import certified_uri
 from tests.authority import Authority
 from tests.node.test_false_sessions import raw
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_secret")
 
@@ -207,6 +208,36 @@ async def test_a_refused_act_is_a_line_of_its_own(
             await raw(client, node, "top", "stop_child")("web")
         (line,) = written(caplog)
         assert line.startswith("node here refused a call of client 'bob'")
+
+
+async def test_the_death_of_a_node_that_a_client_sees_is_no_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        open_local_cluster(nodes=1) as cluster,
+        open_node(
+            join=cluster.address,
+            cluster="local",
+            secret=internals_of(cluster.node).keyring,
+            role="client",
+        ) as client,
+    ):
+        spawner = cluster.node.options(name="there", on="worker-1")
+        await spawner.spawn(Listed)
+        await cluster.node.options(name="here").spawn(Listed)
+        there, here = [await client.lookup(name, Listed) for name in ("there", "here")]
+        assert await there.look() == "seen"
+        written(caplog)
+        cluster.process("worker-1").kill()
+        # Its connection to the dead node breaks, and the process is gone.
+        await until(
+            lambda: [member.name for member in client.members()],
+            "the client knows of the death",
+            lambda names: "worker-1" not in names,
+        )
+        # What it has sent to the store's node before is answered before.
+        assert await here.look() == "seen"
+        assert written(caplog) == []
 
 
 FORGED = "x\nINFO understudy.audit: node here acts for operator 'root'\r\x1b[2J\u2028<script>"
