@@ -21,6 +21,7 @@ from actors.errors import (
     NodeDrainingError,
     NotAMemberError,
     ProtocolError,
+    outcome_of,
 )
 from actors.filters import CallKind
 from actors.own_logger import own_logger
@@ -441,7 +442,8 @@ class Dispatch:
         """The runtime has ended the call: answer the caller; for a one-way call, log that."""
         link: Link | None = invocation.link
         if link is None:
-            self._log.warning("a one-way call was not run: %s", error)
+            what = "was not run" if outcome_of(error) == "not executed" else "may have run"
+            self._log.warning("a one-way call %s: %s", what, error)
         elif self._finish(link, invocation.number):
             self._refuse(link, invocation.number, invocation.definition.name, error)
 

@@ -77,6 +77,18 @@ class Diary(Actor):
         self.gate.set()
 
 
+class Crashing(Actor):
+    """Ends in the middle of its method."""
+
+    @method
+    async def crash(self) -> None:
+        self.nursery.start_soon(self.fail)
+        await trio.sleep_forever()
+
+    async def fail(self) -> None:
+        raise RuntimeError("boom")
+
+
 class Worker(Diary):
     """What the tests of calls call."""
 
@@ -753,6 +765,27 @@ async def test_a_one_way_call_is_made_and_its_error_logged_where_the_actor_runs(
         await worker.fail.send("key")
         assert await worker.add(1) == 2
     assert "worker.fail raised in a one-way call" in caplog.text
+
+
+async def test_the_log_says_of_a_one_way_call_whether_it_may_have_run(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    with trio.fail_after(60), caplog.at_level(logging.WARNING, "understudy"):
+        crashing = await pair.there.options(name="crashing").spawn(Crashing)
+        here = await pair.here.lookup("crashing", Crashing)
+        # The first one runs when the actor ends, and the second one waits.
+        await here.crash.send()
+        await here.crash.send()
+        await pair.there.wait_ended(crashing)
+        await until(
+            lambda: sorted(
+                record.getMessage().partition(":")[0]
+                for record in caplog.records
+                if record.name == "understudy.calls"
+            ),
+            "both are logged",
+            lambda lines: lines == ["a one-way call may have run", "a one-way call was not run"],
+        )
 
 
 async def test_an_idempotent_call_is_repeated_as_its_policy_says(worker: Worker) -> None:
