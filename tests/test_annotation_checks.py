@@ -17,7 +17,7 @@ from actors.method import Address
 from actors.supervision import ExitReason
 from runtime.annotation_checks import ArgumentTypes, check_arguments, check_of, fits_answer
 from runtime.hosting.node_service import NodeService
-from runtime.isolation.child import ControlService
+from runtime.isolation.child import ControlService, StackService
 from runtime.isolation.node_api import IsolationService
 from runtime.membership.remote_store import StoreService
 from runtime.references.service import ReferenceService
@@ -31,6 +31,7 @@ SERVICES: list[type[Actor]] = [
     IsolationService,
     StoreService,
     ControlService,
+    StackService,
 ]
 HERE = Address("a", "there", 3)
 T = TypeVar("T")

@@ -29,6 +29,7 @@ from runtime.hosting.lazy_nursery import LazyNursery
 from runtime.hosting.loop_watch import outwards, running_code
 from runtime.hosting.orderly_stop import on_stop_of, run_on_stop
 from runtime.hosting.own_context import STEPPED_BY_HAND
+from runtime.hosting.starts import STARTED_BY, STARTING
 from runtime.source_lines import known_line, module_of
 from runtime.user_errors import guarded, is_machinery
 
@@ -105,7 +106,7 @@ class StackReader:
             if invocation is not None and not invocation.cell.system:
                 actor = invocation.cell.address.name
             elif not actor:
-                actor = _owner_of_nursery(task)
+                actor = _owner_of_nursery(task) or _started_by(task)
             yield task, actor, invocation
             for nursery in task.child_nurseries:
                 waiting.extend((child, actor) for child in nursery.child_tasks)
@@ -116,10 +117,12 @@ class StackReader:
         since = None
         if invocation is not None and invocation.suspended_at:
             since = self._now - invocation.suspended_at
+        method = "" if invocation is None else invocation.definition.name
         return {
             "task": task.name,
             "actor": actor,
-            "method": "" if invocation is None else invocation.definition.name,
+            # It may be started by a task that runs a method of a service.
+            "method": "on_start" if actor and _started_by(task) == actor else method,
             "seconds": since,
             # What a task awaits may be an object of the user's.
             "stack": guarded(lambda: _plain(stack_of(task.coro)), lambda error: []),
@@ -157,6 +160,16 @@ def _owner_of_nursery(task: trio.lowlevel.Task) -> str:
         cell = frame.f_locals.get("cell")
         return cell.address.name if type(cell) is ActorCell else ""
     return ""
+
+
+def _started_by(task: trio.lowlevel.Task) -> str:
+    """The actor whose `on_start` the task runs, or for whose constructor it waits; "" if there is
+    none.
+    """
+    cell = task.context.get(STARTING)
+    if cell is None or cell.started or cell.system or task.context.get(STARTED_BY) != id(task):
+        return ""
+    return cell.address.name
 
 
 def stack_of(awaitable: object) -> list[StackLine]:

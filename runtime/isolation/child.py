@@ -57,6 +57,7 @@ from runtime.isolation.messages import (
     CONTROL_SERVICE,
     ISOLATED_ACTOR,
     ISOLATION_SERVICE,
+    STACK_SERVICE,
     LaunchRequest,
     StartFailure,
 )
@@ -211,11 +212,6 @@ class ControlService(Actor):
         await self._host.stop(self._actor.name, self._actor.epoch, reason)
 
     @method(concurrent=True, idempotent=True)
-    async def stacks(self) -> dict[str, Any]:
-        """The tasks of the actor and the threads of this process; see `read_stacks`."""
-        return read_stacks(self._host.workers.running, self._host.now(), self._actor.name)
-
-    @method(concurrent=True, idempotent=True)
     async def state(self) -> dict[str, Any]:
         """Return the state that the actor shows, as the fields of an `ActorState`."""
         cell = self._host.cells.get(self._actor.name)
@@ -230,6 +226,19 @@ class ControlService(Actor):
         """
         cell = self._host.cells.get(self._actor.name)
         return cell is not None and await self._watching.tell(self._host, cell, notice)
+
+
+class StackService(Actor):
+    """The service `@stacks`, which shows what runs in this process, also while the actor starts."""
+
+    def __init__(self, host: ActorHost, actor: str) -> None:
+        self._host = host
+        self._actor = actor
+
+    @method(concurrent=True, idempotent=True)
+    async def stacks(self) -> dict[str, Any]:
+        """The tasks of the actor and the threads of this process; see `read_stacks`."""
+        return read_stacks(self._host.workers.running, self._host.now(), self._actor)
 
 
 def run(argument: bytes, report: Callable[[bytes], None]) -> None:
@@ -349,6 +358,8 @@ async def _host(
     name_process(address.name)
     host.client.see(request.members)
     nursery.start_soon(host.client.follow)
+    # Before the actor starts: a start that takes long is what an operator looks into.
+    host.add_system(STACK_SERVICE, StackService(host, address.name))
     failure: StartFailure | None = None
     taken = ""
     module = request.class_path.partition(":")[0]

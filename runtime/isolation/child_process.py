@@ -22,6 +22,7 @@ from runtime.isolation.messages import (
     CHILD_DEBUG_SERVICE,
     CONTROL_SERVICE,
     ISOLATED_ACTOR,
+    STACK_SERVICE,
     LaunchRequest,
     StartFailure,
 )
@@ -210,7 +211,7 @@ class ChildProcessHandle:
         if stopped:
             return {"silent": stopped, "tasks": [], "threads": []}
         try:
-            answer: dict[str, Any] = await self._control().stacks.options(timeout=STACKS_SECONDS)()
+            answer: dict[str, Any] = await self._stacks().stacks.options(timeout=STACKS_SECONDS)()
         except CallError as error:
             silent = self.why_stopped() or str(error).partition("\n")[0]
             return {"silent": silent, "tasks": [], "threads": await self._threads()}
@@ -311,6 +312,9 @@ class ChildProcessHandle:
 
     def _debug(self) -> Any:
         return Handle(self._endpoint.caller, Address(CHILD_DEBUG_SERVICE, *self.identity), None)
+
+    def _stacks(self) -> Any:
+        return Handle(self._endpoint.caller, Address(STACK_SERVICE, *self.identity), None)
 
     def _control(self) -> Any:
         return Handle(self._endpoint.caller, Address(CONTROL_SERVICE, *self.identity), None)

@@ -17,6 +17,10 @@ CONTROL_SERVICE = "@control"
 """The service of such a process that its node uses."""
 
 
+STACK_SERVICE = "@stacks"
+"""The service of such a process that shows its stacks, also while its actor starts."""
+
+
 CHILD_DEBUG_SERVICE = "@child-debug"
 """The service of such a process for `understudy debug`."""
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from actors import ChildSpec, Supervisor
+from actors import Actor, ChildSpec, Supervisor
 from actors.errors import ActorDiedError, ActorNotFoundError, ActorStartError, CallTimeoutError
 from actors.supervision import ExitReason
 from runtime import open_node
@@ -23,6 +24,7 @@ from runtime.timings import Timings
 from tests.isolation.actors_used import Counter, Victim
 from tests.isolation.conftest import SECRET, is_running
 from tests.limits import out_of_descriptors
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -94,6 +96,44 @@ async def test_a_blocked_loop_holds_up_nobody_else_and_its_actor_is_killed_when_
     with trio.fail_after(60):
         await internals_of(node).spawner.stop_address(victim.address, STOPPED, 0.3)
     assert not is_running(pid)
+
+
+class StartsForever(Actor):
+    """Waits in its start."""
+
+    async def on_start(self) -> None:
+        await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+async def test_the_stacks_of_an_actor_that_starts_show_where_its_start_waits(
+    node: Node, isolation: str
+) -> None:
+    inspection = inspection_of(internals_of(node).endpoint, node.name, node.incarnation)
+
+    async def shown() -> dict[str, Any]:
+        try:
+            stacks: dict[str, Any] = await inspection.stacks("slow")
+        except ActorNotFoundError:
+            return {}
+        return stacks.get("process", stacks if isolation == "none" else {})
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            spawner = node.options(name="slow")
+            if isolation == "process":
+                spawner = spawner.options(isolation="process")
+            nursery.start_soon(spawner.spawn, StartsForever)
+            await until(
+                shown,
+                "the line of its start is shown",
+                lambda stacks: "await trio.sleep_forever()" in str(stacks),
+                seconds=10,
+            )
+            (task,) = [one for one in (await shown())["tasks"] if one["method"] == "on_start"]
+            assert task["actor"] == "slow"
+            assert "silent" not in await shown()
+            nursery.cancel_scope.cancel()
 
 
 async def test_an_actor_whose_process_is_stopped_by_a_signal_can_be_stopped_or_goes_on(
