@@ -70,7 +70,7 @@ from runtime.hosting.orderly_stop import (
 )
 from runtime.hosting.post_mortem import PostMortems
 from runtime.hosting.start_scope import StartScope
-from runtime.hosting.starts import STARTED_BY, STARTING, EndedInStartError, Starts, starts_at_once
+from runtime.hosting.starts import STARTING, EndedInStartError, Starts, starts_at_once
 from runtime.hosting.thread_limits import ThreadLimits
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
 from runtime.hosting.timeline_recorder import TimelineRecorder
@@ -725,7 +725,8 @@ class ActorHost:
         class_path = class_of(address)
         self.counts.starting.add(class_path)
         within = STARTING.set(cell)
-        by = STARTED_BY.set(id(trio.lowlevel.current_task()))
+        task = trio.lowlevel.current_task()
+        self.workers.starting[task] = cell
         try:
             try:
                 await self._construct_and_start(cell, context, start, before)
@@ -752,7 +753,7 @@ class ActorHost:
         finally:
             self.counts.starting.add(class_path, count=-1)
             STARTING.reset(within)
-            STARTED_BY.reset(by)
+            del self.workers.starting[task]
         # The actor was stopped, or one of its own tasks raised, while `on_start` ran.
         if cell.ended is not None:
             with trio.CancelScope(shield=True):

@@ -29,7 +29,7 @@ from runtime.hosting.lazy_nursery import LazyNursery
 from runtime.hosting.loop_watch import outwards, running_code
 from runtime.hosting.orderly_stop import on_stop_of, run_on_stop
 from runtime.hosting.own_context import STEPPED_BY_HAND
-from runtime.hosting.starts import STARTED_BY, STARTING
+from runtime.hosting.starts import STARTING
 from runtime.source_lines import known_line, module_of
 from runtime.user_errors import guarded, is_machinery
 
@@ -72,11 +72,17 @@ class StackLine:
 
 class StackReader:
     """Reads the stacks of the loop that calls it. `running`: which invocation runs in which
-    task.
+    task; `starting`: which actor a task starts.
     """
 
-    def __init__(self, running: Mapping[trio.lowlevel.Task, Invocation], now: float) -> None:
+    def __init__(
+        self,
+        running: Mapping[trio.lowlevel.Task, Invocation],
+        starting: Mapping[trio.lowlevel.Task, ActorCell],
+        now: float,
+    ) -> None:
         self._running = running
+        self._starting = starting
         self._now = now
 
     def tasks(
@@ -103,13 +109,26 @@ class StackReader:
         while waiting:
             task, actor = waiting.pop()
             invocation = self._running.get(task)
-            if invocation is not None and not invocation.cell.system:
+            start = self._start_in(task)
+            if start is not None:
+                actor = start.address.name
+            elif invocation is not None and not invocation.cell.system:
                 actor = invocation.cell.address.name
             elif not actor:
-                actor = _owner_of_nursery(task) or _started_by(task)
+                actor = _owner_of_nursery(task)
             yield task, actor, invocation
             for nursery in task.child_nurseries:
-                waiting.extend((child, actor) for child in nursery.child_tasks)
+                waiting.extend(
+                    # A task has the context of the code that has begun it: those that were begun
+                    # before the start are not the actor's.
+                    (child, actor if start is None or child.context.get(STARTING) is start else "")
+                    for child in nursery.child_tasks
+                )
+
+    def _start_in(self, task: trio.lowlevel.Task) -> ActorCell | None:
+        """The actor whose constructor the task waits for, or whose `on_start` it runs."""
+        cell = self._starting.get(task)
+        return None if cell is None or cell.system else cell
 
     def _plain_task(
         self, task: trio.lowlevel.Task, actor: str, invocation: Invocation | None
@@ -118,11 +137,13 @@ class StackReader:
         if invocation is not None and invocation.suspended_at:
             since = self._now - invocation.suspended_at
         method = "" if invocation is None else invocation.definition.name
+        if self._start_in(task) is not None:
+            # It may run a method of a service at the same time, which starts the actor.
+            method = "on_start"
         return {
             "task": task.name,
             "actor": actor,
-            # It may be started by a task that runs a method of a service.
-            "method": "on_start" if actor and _started_by(task) == actor else method,
+            "method": method,
             "seconds": since,
             # What a task awaits may be an object of the user's.
             "stack": guarded(lambda: _plain(stack_of(task.coro)), lambda error: []),
@@ -160,16 +181,6 @@ def _owner_of_nursery(task: trio.lowlevel.Task) -> str:
         cell = frame.f_locals.get("cell")
         return cell.address.name if type(cell) is ActorCell else ""
     return ""
-
-
-def _started_by(task: trio.lowlevel.Task) -> str:
-    """The actor whose `on_start` the task runs, or for whose constructor it waits; "" if there is
-    none.
-    """
-    cell = task.context.get(STARTING)
-    if cell is None or cell.started or cell.system or task.context.get(STARTED_BY) != id(task):
-        return ""
-    return cell.address.name
 
 
 def stack_of(awaitable: object) -> list[StackLine]:
@@ -333,12 +344,15 @@ def _is_parked(frames: list[FrameType]) -> bool:
 
 
 def read_stacks(
-    running: Mapping[trio.lowlevel.Task, Invocation], now: float, actor: str | None
+    running: Mapping[trio.lowlevel.Task, Invocation],
+    starting: Mapping[trio.lowlevel.Task, ActorCell],
+    now: float,
+    actor: str | None,
 ) -> dict[str, Any]:
     """Return the stacks of a node's tasks and threads, or the tasks of one actor, as plain data.
     `now`: seconds on the node's clock.
     """
-    tasks, left_out = StackReader(running, now).tasks(actor)
+    tasks, left_out = StackReader(running, starting, now).tasks(actor)
     threads, threads_left_out = stacks_of_threads()
     return {
         "tasks": tasks,

@@ -32,10 +32,6 @@ STARTING: ContextVar[ActorCell] = ContextVar("STARTING")
 """The actor whose constructor or `on_start` the running task is in."""
 
 
-STARTED_BY: ContextVar[int] = ContextVar("STARTED_BY")
-"""The `id` of the task that starts this actor. Tasks that it has begun inherit both."""
-
-
 class EndedInStartError(RuntimeError):
     """An actor has ended while it was starting. `epoch` and `reason` are known where it started."""
 

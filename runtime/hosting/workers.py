@@ -290,6 +290,8 @@ class TaskWorkers:
         """Workers that run or are about to, and are not suspended inside a method."""
         self.running: dict[trio.lowlevel.Task, Invocation] = {}
         """The invocation whose method runs directly in a task. Others may only read it."""
+        self.starting: dict[trio.lowlevel.Task, ActorCell] = {}
+        """The actor whose start runs in a task. The host writes it, and others may only read it."""
         self.tasks: set[trio.lowlevel.Task] = set()
         """The tasks of all workers."""
 

@@ -238,7 +238,8 @@ class StackService(Actor):
     @method(concurrent=True, idempotent=True)
     async def stacks(self) -> dict[str, Any]:
         """The tasks of the actor and the threads of this process; see `read_stacks`."""
-        return read_stacks(self._host.workers.running, self._host.now(), self._actor)
+        workers = self._host.workers
+        return read_stacks(workers.running, workers.starting, self._host.now(), self._actor)
 
 
 def run(argument: bytes, report: Callable[[bytes], None]) -> None:

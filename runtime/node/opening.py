@@ -664,7 +664,8 @@ class _Shelter:
 
 def _log_what_runs(node: Node, root: trio.lowlevel.Task | None, environment: Environment) -> None:
     """Log which code of users holds a node that has left, in the tasks below `root`."""
-    reader = StackReader(node._endpoint.host.workers.running, environment.now())
+    workers = node._endpoint.host.workers
+    reader = StackReader(workers.running, workers.starting, environment.now())
     runs = named_runs(reader.tasks(None, root)[0])
     logger.warning(
         "node %s has left the cluster, but its block waits for what cannot be cancelled: %s. Code "

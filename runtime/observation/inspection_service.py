@@ -225,7 +225,8 @@ class InspectionService(Actor):
         """The stacks of the tasks and threads of this node, or of the tasks of one actor; see
         `read_stacks`. Of an actor in a process of its own, the stacks in that process as well.
         """
-        stacks = read_stacks(self._host.workers.running, self._environment.now(), actor)
+        workers = self._host.workers
+        stacks = read_stacks(workers.running, workers.starting, self._environment.now(), actor)
         cell = None if actor is None else self._host.cells.get(actor)
         if (proxy := proxy_of(cell)) is not None:
             stacks["process"] = await proxy.stacks()

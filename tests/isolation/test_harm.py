@@ -105,9 +105,9 @@ class StartsForever(Actor):
         await trio.sleep_forever()
 
 
-@pytest.mark.parametrize("isolation", ["none", "process"])
+@pytest.mark.parametrize("how", ["by its node", "by another node", "in a process"])
 async def test_the_stacks_of_an_actor_that_starts_show_where_its_start_waits(
-    node: Node, isolation: str
+    node: Node, how: str
 ) -> None:
     inspection = inspection_of(internals_of(node).endpoint, node.name, node.incarnation)
 
@@ -116,12 +116,15 @@ async def test_the_stacks_of_an_actor_that_starts_show_where_its_start_waits(
             stacks: dict[str, Any] = await inspection.stacks("slow")
         except ActorNotFoundError:
             return {}
-        return stacks.get("process", stacks if isolation == "none" else {})
+        return stacks.get("process", {} if how == "in a process" else stacks)
 
     with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            spawner = node.options(name="slow")
-            if isolation == "process":
+        async with (
+            open_node("other", join=node.address, secret=SECRET) as other,
+            trio.open_nursery() as nursery,
+        ):
+            spawner = (other if how == "by another node" else node).options(name="slow", on="alone")
+            if how == "in a process":
                 spawner = spawner.options(isolation="process")
             nursery.start_soon(spawner.spawn, StartsForever)
             await until(
@@ -130,9 +133,13 @@ async def test_the_stacks_of_an_actor_that_starts_show_where_its_start_waits(
                 lambda stacks: "await trio.sleep_forever()" in str(stacks),
                 seconds=10,
             )
-            (task,) = [one for one in (await shown())["tasks"] if one["method"] == "on_start"]
-            assert task["actor"] == "slow"
-            assert "silent" not in await shown()
+            found = await shown()
+            assert "silent" not in found
+            # No task of the runtime is shown as the actor's, but for that which waits for its
+            # process.
+            assert [(one["actor"], one["method"]) for one in found["tasks"]] == [
+                ("slow", "on_start")
+            ]
             nursery.cancel_scope.cancel()
 
 
