@@ -71,7 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--simulation-seeds",
-        type=int,
+        type=_count,
         default=None,
         metavar="N",
         help="seeds that each simulation tries",
@@ -102,6 +102,18 @@ def _seed(text: str) -> int | str:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor 'random'") from None
 
 
+def _count(text: str) -> int:
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        import argparse
+
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return count
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Make the mark known, for --strict-markers and --markers."""
     config.addinivalue_line("markers", MARK)
@@ -122,6 +134,8 @@ class Plan:
         self.run: VirtualRun | None = None
         self.thread: VirtualThread | None = None
         self.processes: ProcessCluster | None = None
+        self.said_expired = False
+        """Whether a failure says that the test has taken too long."""
         self.open_before: Mapping[int, OpenBlock[Any]] = {}
         if fixture == "cluster":
             self.run = self._virtual_run()
@@ -289,9 +303,34 @@ def _runner(item: pytest.Item) -> Runner | Literal["asyncio"]:
     return "pytest-trio" if has_pytest_trio else "this plug-in"
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Before any fixture is made: what the test asks for, and who runs it."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """Before any fixture is made: what the test asks for, and who runs it. Afterwards what a
+    failure of a fixture is about.
+    """
+    __tracebackhide__ = _has_more_to_show
+    _ask(item)
+    try:
+        return (yield)
+    except BaseException as error:
+        _explain(item, error, "setup")
+        raise
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """What a failure of a fixture at its end is about."""
+    __tracebackhide__ = _has_more_to_show
+    try:
+        outcome = yield
+    except BaseException as error:
+        _explain(item, error, "teardown")
+        raise
+    _fail_if_expired(item)
+    return outcome
+
+
+def _ask(item: pytest.Item) -> None:
     names = getattr(item, "fixturenames", ())
     if "cluster" not in names and "local_cluster" not in names:
         return
@@ -371,29 +410,48 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     """Run tests that are `async def` where no other plug-in does, and say what a test has left."""
     __tracebackhide__ = _has_more_to_show
     plan = pyfuncitem.stash.get(PLAN, None)
-    if plan is None:
-        return (yield)
     original = pyfuncitem.obj
-    if plan.kind == "async" and plan.runner is not None:
+    if plan is None:
+        if _is_unclaimed(pyfuncitem):
+            import trio
+
+            pyfuncitem.obj = _in_plain_function(trio.run, original)
+    elif plan.kind == "async" and plan.runner is not None:
         if plan.fixture == "cluster" and plan.runner != "pytest-trio":
             pyfuncitem.obj = _in_plain_function(plan.simulate, original)
         elif plan.runner == "this plug-in":
             import trio
 
             pyfuncitem.obj = _in_plain_function(trio.run, original)
-    if plan.fixture == "local_cluster":
+    if plan is not None and plan.fixture == "local_cluster":
         from runtime.testing.process_cluster import opened_blocks
 
         plan.open_before = opened_blocks()
     try:
         outcome = yield
     except BaseException as error:
-        _explain(plan, error)
+        if plan is not None or pyfuncitem.obj is not original:
+            _raise_interrupt(error)
+        _explain(pyfuncitem, error, "call")
         raise
     finally:
         pyfuncitem.obj = original
-        _look_for_leftovers(plan)
+        if plan is not None:
+            _look_for_leftovers(plan)
+    _fail_if_expired(pyfuncitem)
     return outcome
+
+
+def _is_unclaimed(item: pytest.Item) -> bool:
+    """True for an `async def` test without a cluster, with another fixture of ours, that no other
+    plug-in runs.
+    """
+    used = [name for name in ("etcd", "simulated") if name in getattr(item, "fixturenames", ())]
+    return (
+        _kind(item) == "async"
+        and any(_uses(item, name) for name in used)
+        and _runner(item) == "this plug-in"
+    )
 
 
 def _in_plain_function(run: Callable[..., Any], test: Callable[..., Any]) -> Callable[..., None]:
@@ -407,18 +465,66 @@ def _in_plain_function(run: Callable[..., Any], test: Callable[..., Any]) -> Cal
     return plain
 
 
-def _explain(plan: Plan, error: BaseException) -> None:
-    """Say with the failure of a simulated test how to see it again, and what had happened."""
-    run = plan.run
-    if run is None or isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
+def _explain(item: pytest.Item, error: BaseException, when: str) -> None:
+    """Say with the failure of a simulated test how to see it again, and what had happened. Raises
+    what has to take the place of the error.
+    """
+    plan = item.stash.get(PLAN, None)
+    if plan is None or isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
         return
-    again = f"pytest {shlex.quote(plan.item.nodeid)} --understudy-seed={run.seed}"
-    text = f"simulated with seed {run.seed}; to see it again: {again}"
+    run = plan.run
+    if run is None or not run.has_begun or isinstance(error, KeyboardInterrupt):
+        return
+    text = _seen_again(plan, run)
     error.add_note(text)
-    plan.item.add_report_section("call", "simulation", "\n".join([text, *run.events()]))
-    if run.expired and not isinstance(error, pytest.fail.Exception):
+    item.add_report_section(when, "simulation", "\n".join([text, *run.events()]))
+    said, plan.said_expired = plan.said_expired, plan.said_expired or bool(run.expired)
+    says = isinstance(error, pytest.fail.Exception) and run.expired in str(error)
+    if run.expired and not said and not says:
         # The error with which a blocked call was ended says less.
         raise pytest.fail.Exception(f"{run.expired}\n{text}", pytrace=False) from None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say it as well with failures of a unittest.TestCase, which pytest takes down by itself."""
+    report = yield
+    plan = item.stash.get(PLAN, None)
+    if plan is None or plan.run is None or not plan.run.has_begun or not report.failed:
+        return report
+    if not any("simulation" in name for name, _ in report.sections):
+        text = "\n".join([_seen_again(plan, plan.run), *plan.run.events()])
+        report.sections.append((f"Captured simulation {call.when}", text))
+    return report
+
+
+def _seen_again(plan: Plan, run: VirtualRun) -> str:
+    again = f"pytest {shlex.quote(plan.item.nodeid)} --understudy-seed={run.seed}"
+    return f"simulated with seed {run.seed}; to see it again: {again}"
+
+
+def _raise_interrupt(error: BaseException) -> None:
+    """Raise Ctrl-C that is in groups, those of nurseries, alone: pytest would take it for a failure
+    of the test, and go on with the next.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        from runtime.user_errors import is_interrupt
+
+        if is_interrupt(error):
+            raise KeyboardInterrupt from error
+
+
+def _fail_if_expired(item: pytest.Item) -> None:
+    """A test whose time was over may have caught the error of the call that was ended by it, as the
+    one that it expects.
+    """
+    plan = item.stash.get(PLAN, None)
+    if plan is None or plan.run is None or not plan.run.expired or plan.said_expired:
+        return
+    plan.said_expired = True
+    _fail(f"{plan.run.expired}\n{_seen_again(plan, plan.run)}")
 
 
 def _look_for_leftovers(plan: Plan) -> None:
@@ -463,7 +569,7 @@ def cluster(
     try:
         plan.thread.close()
     except VirtualClusterError:
-        # It took too long, and the test has failed for that.
+        # It took too long: the failure of the test, or of the fixture that waited, says so.
         return
     _tell_leftovers(plan, plan.run.left)
     _fail_if_unexpected(plan.run)
@@ -584,12 +690,21 @@ class Simulated:
         """
         from runtime.simulation.runs import simulate
 
+        if _in_event_loop():
+            _fail("`simulated` has event loops of its own: make the test a plain `def`")
+        if type(seeds) is not int or seeds < 1:
+            raise ValueError(f"seeds is how many to try, a number from 1 on, not {seeds!r}")
         chosen = (
             [self._only]
             if self._only is not None
             else range(seeds if self._count is None else self._count)
         )
-        simulate(scenario, seeds=chosen, nodes=nodes, faults=faults)
+        try:
+            simulate(scenario, seeds=chosen, nodes=nodes, faults=faults)
+        except (pytest.skip.Exception, pytest.xfail.Exception) as error:
+            # They would be a part of the reason.
+            error.__notes__ = []
+            raise
 
 
 @pytest.fixture

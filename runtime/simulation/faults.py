@@ -8,12 +8,14 @@ differ from seed to seed as well.
 from __future__ import annotations
 
 import difflib
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import attrs
 import trio
 
+from actors.short_repr import short_repr
 from runtime.simulation.cluster import SimulatedCluster, SimulatedProcess
 from runtime.simulation.network import SimulatedConnection
 
@@ -71,6 +73,34 @@ def check_kinds(kinds: Iterable[str]) -> None:
             near = difflib.get_close_matches(kind, KINDS, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             raise ValueError(f"there is no fault {kind!r}{hint} There are: {', '.join(KINDS)}")
+
+
+def check_seconds(what: str, seconds: object, least: float) -> None:
+    """Check a time that a user gives: a finite number of seconds, `least` or more; with
+    `math.ulp(0.0)`, more than nothing. Raises ValueError for anything else: in the simulation it
+    would end the whole cluster, or never end.
+    """
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not least <= seconds < math.inf:  # type: ignore[operator]
+        bound = "above 0" if least > 0 else "from 0 on"
+        raise ValueError(f"{what} is a finite number of seconds {bound}, not {short_repr(seconds)}")
+
+
+def check_sides(sides: Iterable[Iterable[str]]) -> list[list[str]]:
+    """Return the sides of a partition, as names of nodes. Raises ValueError if there is nothing
+    between them that could be cut: a test would pass without the fault that it asks for.
+    """
+    named = []
+    for side in sides:
+        if isinstance(side, str) or not isinstance(side, Iterable):
+            raise ValueError(f"a side is names of nodes in a list, not {short_repr(side)}")
+        named.append(list(side))
+    if not any(set(one) - set(other) and set(other) - set(one) for one in named for other in named):
+        raise ValueError(
+            f"this partition separates no nodes: {short_repr(named)}; name two sides, such as "
+            "['node-1'], ['node-2', 'node-3'] (a node on two sides reaches both)"
+        )
+    return named
 
 
 def draw_faults(seed: int, allowed: Iterable[str]) -> dict[str, float]:

@@ -7,22 +7,30 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 import trio
 
 from actors.errors import UnderstudyError
+from actors.short_repr import short_repr
 from runtime.environment import real_seconds
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node, internals_of
 from runtime.simulation.cluster import SimulatedCluster, all_up
-from runtime.simulation.faults import KINDS, FaultInjector, check_kinds, draw_faults
+from runtime.simulation.faults import (
+    KINDS,
+    FaultInjector,
+    check_kinds,
+    check_seconds,
+    check_sides,
+    draw_faults,
+)
 from runtime.simulation.linearizability import RegisterModel, UndecidedError, check
 from runtime.simulation.report import CheckResult, Report
 from runtime.simulation.scheduler import VirtualClock, belonging_to, run
 from runtime.simulation.workload import FETCH_SECONDS, Register, Workload
-from runtime.user_errors import text_of, whole_traceback_of
+from runtime.user_errors import is_cancellation, is_interrupt, text_of, whole_traceback_of
 
 # Simulations of one's own actors: a scenario is an async function, run once for each seed on a
 # cluster that meets that seed's faults.
@@ -127,12 +135,13 @@ class Simulation:
 
     def kill(self, name: str, restart_after: float = 0.5) -> None:
         """Kill the process of a node. It is started again after `restart_after` seconds."""
-        self._cluster.machines[self._known(name)].restart_after = restart_after
+        check_seconds("restart_after", restart_after, 0.0)
+        self._cluster.machines[self._not_own(name)].restart_after = restart_after
         self._cluster.crash(name)
 
     def pause(self, name: str) -> None:
         """Stop the process of a node until `resume`."""
-        self._cluster.pause(self._known(name))
+        self._cluster.pause(self._not_own(name))
 
     def resume(self, name: str) -> None:
         """Let a stopped process go on."""
@@ -142,7 +151,7 @@ class Simulation:
         """Stop the event loop of a node, as an `async def` method does that computes, until
         `unblock`; its lease is kept meanwhile.
         """
-        self._cluster.block_loop(self._known(name))
+        self._cluster.block_loop(self._not_own(name))
 
     def unblock(self, name: str) -> None:
         """Let a blocked loop go on."""
@@ -150,7 +159,8 @@ class Simulation:
 
     def partition(self, *sides: Iterable[str]) -> Callable[[], None]:
         """Block the network between nodes of different sides. Returns a function that ends this."""
-        return self._cluster.partition(*([self._known(name) for name in side] for side in sides))
+        named = check_sides(sides)
+        return self._cluster.partition(*([self._known(name) for name in side] for side in named))
 
     async def calm(self) -> None:
         """End all faults permanently, and wait until all nodes are members again. Raises
@@ -170,6 +180,16 @@ class Simulation:
             raise ValueError(
                 f"there is no node {name!r} in this simulation; there are: "
                 f"{', '.join(self._cluster.machines)}"
+            )
+        return name
+
+    def _not_own(self, name: str) -> str:
+        # The scenario runs there. A process that is killed or stopped takes no step any more, and
+        # so the scenario would never end.
+        if self._known(name) == OWN:
+            raise ValueError(
+                f"the node {OWN!r} is the scenario's own, and is spared from this fault; it may "
+                f"hit: {', '.join(self.nodes)}"
             )
         return name
 
@@ -196,28 +216,55 @@ def simulate(
     by their import path, as on any cluster; those of the test's own module will do.
 
     Raises `SimulationError` for the first seed under which the scenario raises, or a process ends
-    by an error that is not one of ours. Raises ValueError for arguments that make no sense.
+    by an error that is not one of ours. What is no `Exception`, as what `pytest.fail` and
+    `pytest.skip` raise, is raised itself, and a note has the seed. Raises ValueError for arguments
+    that make no sense.
     """
-    for seed in seeds:
+    chosen = checked_seeds(seeds)
+    for seed in chosen:
         report = run_scenario(scenario, seed, nodes=nodes, faults=faults)
         wrong = report.wrong
         if wrong:
             # Not among the words of the first line: a test's summary shows that one only.
             raise SimulationError(
                 f"seed {seed} fails: {wrong[0].text.splitlines()[0]}\n"
-                f"to see it again: simulate({getattr(scenario, '__name__', 'scenario')}, "
-                f"seeds=[{seed}], nodes={nodes})\n"
+                f"{_again(scenario, seed, nodes)}\n"
                 f"faults: {', '.join(report.faults) or 'none'}\n\n{wrong[0].text}",
                 report,
             )
 
 
+def checked_seeds(seeds: object) -> Sequence[int]:
+    """Return the seeds. Raises ValueError if there are none: nothing would be tried, and nothing
+    fail.
+    """
+    if not isinstance(seeds, Iterable) or isinstance(seeds, str | bytes):
+        raise ValueError(f"seeds are numbers, such as range(20) or [7], not {short_repr(seeds)}")
+    # A range stays one: it may be long.
+    chosen: Sequence[Any] = seeds if isinstance(seeds, range) else list(seeds)
+    if not chosen:
+        raise ValueError("seeds has none, so that nothing would be tried")
+    for seed in () if isinstance(chosen, range) else chosen:
+        if type(seed) is not int:
+            raise ValueError(f"a seed is a whole number, not {short_repr(seed)}")
+    return chosen
+
+
+def _again(scenario: Scenario, seed: int, nodes: int) -> str:
+    name = getattr(scenario, "__name__", "scenario")
+    return f"to see it again: simulate({name}, seeds=[{seed}], nodes={nodes})"
+
+
 def run_scenario(
     scenario: Scenario, seed: int, *, nodes: int = 3, faults: Iterable[str] | None = None
 ) -> Report:
-    """Run a scenario under one seed, and report."""
-    if nodes < 1:
-        raise ValueError(f"a cluster has one node at least, not {nodes}")
+    """Run a scenario under one seed, and report. Raises what the scenario raises if that is no
+    `Exception`.
+    """
+    if type(nodes) is not int or nodes < 1:
+        raise ValueError(f"a cluster has one node at least, not {short_repr(nodes)}")
+    if isinstance(faults, str):
+        raise ValueError(f"faults are kinds in a list, such as [{faults!r}], not {faults!r}")
     allowed = (
         tuple(kind for kind in KINDS if kind != WITHOUT_DISK) if faults is None else tuple(faults)
     )
@@ -230,6 +277,14 @@ def run_scenario(
         draw_faults(seed, allowed),
     )
     cluster = run(seed, performance.main)
+    error = performance.error
+    if error is not None and not isinstance(error, Exception):
+        # Not one of the scenario's failures alone: pytest's, which also skips by it; the end of the
+        # interpreter; Ctrl-C.
+        if is_interrupt(error):
+            raise KeyboardInterrupt from error
+        error.add_note(f"simulated with seed {seed}; {_again(scenario, seed, nodes)}")
+        raise error
     return cluster.trace.report(
         seed,
         cluster.machines,
@@ -288,7 +343,11 @@ class _Performance:
     async def _play(self, simulation: Simulation, over: trio.Event) -> None:
         try:
             await self.scenario(simulation)
-        except Exception as error:
+        except BaseException as error:  # noqa: ASYNC103  a cancellation goes on
+            # Of the limit.
+            if is_cancellation(error):
+                raise
+            # `run_scenario` reports or raises it, without the groups of the nurseries in between.
             self.error = error
         finally:
             over.set()

@@ -30,6 +30,8 @@ import attrs
 import trio
 from trio._core import _run
 
+from runtime.user_errors import is_interrupt
+
 T = TypeVar("T")
 
 POLL_EVERY = 1_000
@@ -221,7 +223,7 @@ def run(
     and after, never meanwhile: when that happens would depend on what ran earlier in this process.
     Tracebacks name files by the paths that modules have below the directories of `sys.path`.
     `pump` is called before time passes, and may start tasks that come from outside; while it
-    blocks, the simulation stands still.
+    blocks, the simulation stands still. Ctrl-C is raised as a bare `KeyboardInterrupt`.
     """
     clock = VirtualClock()
 
@@ -231,7 +233,14 @@ def run(
         return await main(clock)
 
     with ordered_by(seed), _no_garbage(), _portable_paths():
-        return trio.run(within, clock=clock)
+        try:
+            return trio.run(within, clock=clock)
+        except BaseExceptionGroup as group:
+            # Ctrl-C, which trio raises in its main task, in the groups of our nurseries: pytest,
+            # for one, would take it for a failure of the test, and go on with the next.
+            if is_interrupt(group):
+                raise KeyboardInterrupt from group
+            raise
 
 
 def interrupt_wait(task: trio.lowlevel.Task, interrupt: Callable[[], object]) -> bool:

@@ -4,12 +4,13 @@ and block nothing, so they are plain functions in every kind of test.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn, Self
 
-from actors.short_repr import short_repr
 from runtime.cluster_processes import NodeProcess
 from runtime.simulation.cluster import SimulatedCluster
+from runtime.simulation.faults import check_seconds, check_sides
 from runtime.simulation.network import SimulatedConnection
 from runtime.testing.virtual_cluster import DRIVER, VirtualRun, known
 
@@ -52,21 +53,22 @@ class VirtualFaults:
         wait, within their deadlines; after longer than a lease the node loses its actors' names.
         """
         self._check(name, *others)
+        if name in others:
+            raise ValueError(f"nothing is cut between node {name!r} and itself: name others")
         there = others or tuple(each for each in (DRIVER, *self._run.workers) if each != name)
         return self.partition([name], there)
 
     def partition(self, *sides: Iterable[str]) -> OngoingFault:
         """Let nothing through between nodes of different sides. A node on no side reaches all."""
-        named = [tuple(side) for side in sides]
+        named = check_sides(sides)
         for side in named:
             self._check(*side)
         return self._lasting(lambda cluster: cluster.partition(*named))
 
     def delay(self, one: str, other: str, seconds: float) -> OngoingFault:
         """Let bytes between two nodes take so many seconds longer, in each direction."""
-        self._check(one, other)
-        if not seconds > 0:
-            raise ValueError(f"a delay is a number of seconds above 0, not {short_repr(seconds)}")
+        self._check_two(one, other)
+        check_seconds("a delay", seconds, math.ulp(0.0))
 
         def begin(cluster: SimulatedCluster) -> Callable[[], None]:
             paths = cluster.network.path(one, other), cluster.network.path(other, one)
@@ -85,7 +87,7 @@ class VirtualFaults:
 
     def reset(self, one: str, other: str) -> None:
         """Break the connections that two nodes have now. They may dial again at once."""
-        self._check(one, other)
+        self._check_two(one, other)
 
         def begin() -> None:
             cluster = self._run.current
@@ -101,6 +103,8 @@ class VirtualFaults:
         seconds, or by `cluster.start_node(name)`.
         """
         known(self._run, name)
+        if restart_after is not None:
+            check_seconds("restart_after", restart_after, 0.0)
 
         def begin() -> None:
             machine = self._run.current.machines[name]
@@ -153,6 +157,11 @@ class VirtualFaults:
         for name in names:
             if name != DRIVER:
                 known(self._run, name)
+
+    def _check_two(self, one: str, other: str) -> None:
+        self._check(one, other)
+        if one == other:
+            raise ValueError(f"name two nodes: nothing is between node {one!r} and itself")
 
 
 def _between(cluster: SimulatedCluster, one: str, other: str) -> list[SimulatedConnection]:

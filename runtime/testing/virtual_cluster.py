@@ -6,7 +6,9 @@ The test function runs inside the simulation, as a part of the node `driver`. Th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import FrameType
 from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack, overload
 
 import attrs
@@ -76,6 +78,8 @@ class VirtualRun:
     """Why it was ended, if it took longer than its limit."""
     unexpected: list[str] = attrs.field(factory=list)
     """Nodes that ended by an error of the runtime itself."""
+    caller: int | None = None
+    """The thread of a plain test, whose calls block."""
     _error: BaseException | None = None
     _over: bool = False
     _trace: Trace | None = None
@@ -108,6 +112,11 @@ class VirtualRun:
                 "second of virtual time"
             )
         return node
+
+    @property
+    def has_begun(self) -> bool:
+        """True if there is or was a simulation."""
+        return self._trace is not None
 
     def events(self) -> list[str]:
         """Return the latest events of the test, a line each. From any thread."""
@@ -170,7 +179,7 @@ class VirtualRun:
                 if not over.is_set():
                     self.expired = (
                         f"the test had not ended after {self.limit:g} virtual seconds"
-                        f"{_waits_at(tasks)}; a longer one says so: "
+                        f"{_blocks_at(self.caller) or _waits_at(tasks)}; a longer one says so: "
                         "@pytest.mark.understudy(limit=...)"
                     )
                 nursery.cancel_scope.cancel()
@@ -232,6 +241,19 @@ def _waits_at(tasks: list[trio.lowlevel.Task]) -> str:
         if found:
             return found
         tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return ""
+
+
+def _blocks_at(thread: int | None) -> str:
+    """Return the place where a plain test waits, likewise: the innermost line that is neither ours
+    nor of the library whose locks we wait for.
+    """
+    frame: FrameType | None = sys._current_frames().get(thread) if thread is not None else None
+    while frame is not None:
+        package = module_of(frame).split(".")[0]
+        if package not in OURS and package not in sys.stdlib_module_names:
+            return f"; it waits at {frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
     return ""
 
 
@@ -398,14 +420,18 @@ async def run_on(
     """
     done = trio.Event()
     results: list[T] = []
-    errors: list[Exception] = []
+    errors: list[BaseException] = []
     scope = trio.CancelScope()
 
     async def within(node: Node) -> None:
         try:
             with scope:
                 results.append(await function(node))
-        except Exception as error:
+        except BaseException as error:  # noqa: ASYNC103  a cancellation goes on
+            # Of the process that it is a part of.
+            if is_cancellation(error):
+                raise
+            # Also what pytest raises to skip or to fail, which would end the whole simulation.
             errors.append(error)
         finally:
             done.set()

@@ -127,6 +127,7 @@ class VirtualThread:
 
     def open(self) -> None:
         """Start it; returns when the cluster is whole. Raises VirtualClusterError if that fails."""
+        self.run.caller = threading.get_ident()
         self._thread.start()
         self._ready.wait()
         if self._error is not None:

@@ -4,6 +4,7 @@ seen again.
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -108,8 +109,16 @@ def test_a_scenario_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="did you mean 'crash'"):
         simulate(calls, faults=["crsh"])
-    with pytest.raises(ValueError, match="one node at least"):
-        simulate(calls, nodes=0)
+    for nodes in (0, "3", 1.5, True):
+        with pytest.raises(ValueError, match="one node at least"):
+            simulate(calls, nodes=nodes)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="nothing would be tried"):
+        simulate(calls, seeds=range(0))
+    for seeds in (5, "5", ["a"], [True]):
+        with pytest.raises(ValueError, match=r"seeds are numbers|a seed is a whole number"):
+            simulate(calls, seeds=seeds)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"such as \['crash'\]"):
+        simulate(calls, faults="crash")
 
     async def lost(simulation: Simulation) -> None:
         simulation.kill("node-9")
@@ -119,6 +128,47 @@ def test_what_makes_no_sense_is_refused() -> None:
         match="there is no node 'node-9' in this simulation; there are: node-1, node-2",
     ):
         simulate(lost, seeds=[0], faults=(), nodes=2)
+
+
+@pytest.mark.parametrize("fault", ["kill", "pause", "block"])
+def test_the_node_of_the_scenario_is_spared_from_what_it_could_not_survive(fault: str) -> None:
+    async def itself(simulation: Simulation) -> None:
+        with pytest.raises(ValueError, match="spared from this fault"):
+            getattr(simulation, fault)("scenario")
+
+    simulate(itself, seeds=[0], faults=())
+
+
+def test_faults_that_make_no_sense_are_refused_and_end_no_node() -> None:
+    async def wrong(simulation: Simulation) -> None:
+        for seconds in (-1.0, math.nan, math.inf, "1", True):
+            with pytest.raises(ValueError, match="restart_after is a finite number of seconds"):
+                simulation.kill("node-1", seconds)  # type: ignore[arg-type]
+        for sides in ([], [["node-1"]], [["node-1"], ["node-1"]], [["node-1"], []]):
+            with pytest.raises(ValueError, match="separates no nodes"):
+                simulation.partition(*sides)
+        with pytest.raises(ValueError, match="names of nodes in a list"):
+            simulation.partition("node-1", "node-2")
+        # One that is on both sides reaches both.
+        simulation.partition(["node-1", "node-2"], ["node-2", "node-3"])()
+        await calls(simulation)
+
+    simulate(wrong, seeds=[0], faults=())
+
+
+class Odd(BaseException):
+    """What is no `Exception`."""
+
+
+def test_what_is_no_exception_is_raised_itself_with_its_seed() -> None:
+    async def odd(simulation: Simulation) -> None:
+        raise Odd("why")
+
+    with pytest.raises(Odd) as caught:
+        simulate(odd, seeds=[4], faults=())
+    assert caught.value.__notes__ == [
+        "simulated with seed 4; to see it again: simulate(odd, seeds=[4], nodes=3)"
+    ]
 
 
 TEST = """

@@ -248,6 +248,226 @@ def test_a_failure_shows_the_assertion_the_seed_and_what_had_happened(
     assert "had not ended after 5 virtual seconds" in done.section("test_endless_plain")
 
 
+LIMITS = """
+import unittest
+
+pytestmark = pytest.mark.understudy(limit=5.0, seed=19)
+
+def test_caught(cluster):
+    with pytest.raises(errors.OutcomeUnknownError):
+        cluster.spawn(Counter).wait(1e9)  # caught here
+
+def test_asked_for_while_it_runs(request):
+    request.getfixturevalue("cluster").spawn(Counter).wait(1e9)  # asked here
+
+@pytest.fixture
+def before(cluster):
+    cluster.spawn(Counter).wait(1e9)  # before here
+
+def test_before(before):
+    pass
+
+@pytest.fixture
+def after(cluster):
+    counter = cluster.spawn(Counter)
+    yield
+    counter.wait(1e9)  # after here
+
+def test_after(after):
+    pass
+
+@pytest.fixture
+def caught_after(cluster):
+    yield
+    with pytest.raises(errors.OutcomeUnknownError):
+        cluster.spawn(Counter).wait(1e9)
+
+def test_caught_after(caught_after):
+    pass
+
+class TestOfUnittest(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def use(self, cluster):
+        self.cluster = cluster
+
+    def test_unittest(self):
+        self.assertEqual(self.cluster.spawn(Counter).add(1), 2)
+
+@pytest.fixture
+def fails(cluster):
+    assert cluster.spawn(Counter).add(1) == 2
+
+def test_fails(fails):
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_a_test_or_fixture_that_takes_too_long_fails_says_where_and_names_its_seed(
+    tmp_path: Path,
+) -> None:
+    done = run_pytest(tmp_path, LIMITS)
+    assert done.code == 1, done.output
+    lines = (tmp_path / "test_it.py").read_text().splitlines()
+    for name, place in {
+        "test_caught": "caught",
+        "test_asked_for_while_it_runs": "asked",
+        "test_before": "before",
+        "test_after": "after",
+        "test_caught_after": "",
+        "test_fails": "",
+    }.items():
+        assert done.outcomes[name] in ("FAILED", "ERROR"), done.output
+        said = done.section(name)
+        assert f"pytest test_it.py::{name} --understudy-seed=19" in said
+        if name != "test_fails":
+            assert "had not ended after 5 virtual seconds" in said
+            assert "More: understudy explain" not in said
+        if place:
+            line = next(n for n, text in enumerate(lines, 1) if f"# {place} here" in text)
+            assert f"test_it.py:{line}" in said
+    again = "pytest test_it.py::TestOfUnittest::test_unittest --understudy-seed=19"
+    assert again in done.section("TestOfUnittest.test_unittest")
+    assert re.search(r"3 failed, 2 passed, 4 errors in", done.output), done.output
+
+
+ASYNC = """
+async def test_etcd(etcd):
+    assert trio.lowlevel.in_trio_run()
+
+async def scenario(simulation):
+    raise AssertionError("never")
+
+async def test_simulated(simulated):
+    simulated(scenario)
+
+@pytest.fixture
+def etcd():
+    pass
+
+async def test_not_ours(etcd):
+    pass
+"""
+
+
+def test_async_tests_with_a_fixture_that_is_no_cluster_run_on_trio_or_say_why_not(
+    tmp_path: Path,
+) -> None:
+    ours, theirs = ASYNC.split("@pytest.fixture")
+    done = run_pytest(tmp_path, ours)
+    assert "make the test a plain `def`" in done.section("test_simulated")
+    assert done.outcomes["test_etcd"] in ("PASSED", "SKIPPED"), done.output
+    done = run_pytest(tmp_path, "@pytest.fixture" + theirs)
+    assert "async def functions are not natively supported" in done.section("test_not_ours")
+
+
+SCENARIOS = """
+class Own(BaseException):
+    pass
+
+async def misses(simulation):
+    with pytest.raises(KeyError):
+        pass
+
+async def skips(simulation):
+    async with trio.open_nursery():
+        await trio.sleep(1)
+    pytest.skip("not today")
+
+async def own(simulation):
+    raise Own("a reason")
+
+@pytest.mark.parametrize("scenario", [misses, skips, own])
+def test_it(simulated, scenario):
+    simulated(scenario, seeds=3, faults=())
+
+@pytest.mark.parametrize("seeds", [0, -1, "3", 1.5])
+def test_nothing(simulated, seeds):
+    simulated(own, seeds=seeds)
+"""
+
+
+def test_what_a_scenario_raises_that_is_no_exception_is_shown_as_it_is_with_its_seed(
+    tmp_path: Path,
+) -> None:
+    done = run_pytest(tmp_path, SCENARIOS)
+    assert "seeds=[0], nodes=3)" in done.section("test_it[misses]")
+    assert "DID NOT RAISE KeyError" in done.section("test_it[misses]")
+    assert "Exception Group" not in done.output
+    assert "SKIPPED [1] test_it.py" in done.output, done.output
+    assert "not today\n" in done.output
+    said = done.section("test_it[own]")
+    assert "Own: a reason" in said
+    assert "seeds=[0], nodes=3)" in said
+    for seeds in ("0", "-1", "3", "1.5"):
+        assert "a number from 1 on" in done.section(f"test_nothing[{seeds}]")
+
+
+def test_a_count_of_seeds_that_is_none_is_refused_at_the_command_line(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, "", "--simulation-seeds=0")
+    assert done.code == pytest.ExitCode.USAGE_ERROR
+    assert "'0' is not a number from 1 on" in done.output
+
+
+INTERRUPTED = """
+import os, signal
+
+async def waits(simulation):
+    os.kill(os.getpid(), signal.SIGINT)
+    await trio.sleep_forever()
+
+async def waits_in_a_nursery(simulation):
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)
+        await waits(simulation)
+
+async def computes(simulation):
+    os.kill(os.getpid(), signal.SIGINT)
+    while True:
+        pass
+
+@pytest.mark.parametrize("scenario", [waits, computes])
+def test_simulated(simulated, scenario):
+    simulated(scenario, seeds=3, faults=())
+
+async def test_virtual(cluster):
+    await waits_in_a_nursery(cluster)
+
+async def test_virtual_computes(cluster):
+    async with trio.open_nursery():
+        await computes(cluster)
+
+async def test_local(local_cluster):
+    await waits_in_a_nursery(local_cluster)
+
+def test_next():
+    pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "plugins"),
+    [
+        ("test_simulated[waits]", ()),
+        ("test_simulated[computes]", ()),
+        ("test_virtual", ()),
+        pytest.param("test_virtual", ("trio",), marks=pytest.mark.long),
+        ("test_virtual_computes", ("trio",)),
+        ("test_local", ()),
+        pytest.param("test_local", ("trio",), marks=pytest.mark.long),
+    ],
+)
+def test_ctrl_c_ends_the_session_whatever_runs_the_test(
+    tmp_path: Path, name: str, plugins: tuple[str, ...]
+) -> None:
+    chosen = f"{name.partition('[')[2].rstrip(']') or name} or test_next"
+    done = run_pytest(tmp_path, INTERRUPTED, "-k", chosen, plugins=plugins)
+    assert done.code == pytest.ExitCode.INTERRUPTED, done.output
+    assert "test_next" not in done.outcomes, done.output
+    assert "! KeyboardInterrupt !" in done.output
+
+
 WRONG = """
 @pytest.mark.understudy(nodse=3)
 def test_unknown_argument(cluster):
@@ -290,6 +510,24 @@ def test_faults_of_nothing(faults):
 async def test_too_late(request):
     request.getfixturevalue("cluster")
 
+def test_no_faults_at_all(cluster, faults):
+    for wrong in (
+        lambda: faults.cut("worker-1", "worker-1"),
+        lambda: faults.partition(["worker-1"]),
+        lambda: faults.partition(["worker-1"], ["worker-1"]),
+        lambda: faults.partition("worker-1", "worker-2"),
+        lambda: faults.delay("worker-1", "worker-1", 1),
+        lambda: faults.delay("worker-1", "worker-2", float("inf")),
+        lambda: faults.delay("worker-1", "worker-2", "1"),
+        lambda: faults.reset("worker-1", "worker-1"),
+        lambda: faults.kill("worker-1", restart_after=-1),
+        lambda: faults.kill("worker-1", restart_after=float("nan")),
+        lambda: faults.kill("worker-1", restart_after="1"),
+    ):
+        with pytest.raises(ValueError):
+            wrong()
+    assert len(cluster.members()) == 4
+
 def test_no_such_node(cluster, faults):
     with pytest.raises(ValueError, match="there are: worker-1, worker-2, worker-3"):
         faults.kill("worker-9")
@@ -331,7 +569,12 @@ def test_wrong_use_is_a_sentence_and_no_traceback_of_ours(tmp_path: Path) -> Non
         assert text in done.section(name), done.output
     # The nursery of pytest-trio shows its tracebacks whole.
     assert "runtime/pytest_plugin" not in done.output.replace(done.section("test_too_late"), "")
-    for name in ("test_no_such_node", "test_outlived", "test_the_last_ones_cluster"):
+    for name in (
+        "test_no_faults_at_all",
+        "test_no_such_node",
+        "test_outlived",
+        "test_the_last_ones_cluster",
+    ):
         assert done.outcomes[name] == "PASSED", done.output
 
 

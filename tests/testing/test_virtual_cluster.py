@@ -154,6 +154,25 @@ async def test_a_function_in_a_process_that_is_killed_ends_with_it(
         await cluster.run_on("worker-2", fail)
 
 
+async def test_what_a_function_in_a_process_raises_comes_out_and_ends_nothing_else(
+    cluster: VirtualCluster,
+) -> None:
+    async def fails(node: Node) -> None:
+        pytest.fail("no exception, as pytest has it")
+
+    async def leaves(node: Node) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            raise SystemExit(3)
+
+    with pytest.raises(pytest.fail.Exception, match="as pytest has it"):
+        await cluster.run_on("worker-1", fails)
+    with pytest.RaisesGroup(SystemExit):
+        await cluster.run_on("worker-1", leaves)
+    await cluster.wait_whole()
+    assert [member.name for member in await cluster.members()] == ["driver", *cluster.nodes]
+
+
 async def test_an_unhealed_cluster_is_not_waited_for_without_end(
     cluster: VirtualCluster, faults: VirtualFaults
 ) -> None:
