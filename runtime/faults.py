@@ -38,6 +38,10 @@ class Fault:
     struck: int = 0
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 class Faults:
     """The faults of one node, or of several that share them. Hand it to
     `open_node(platform=Platform(faults=...))`.
@@ -96,17 +100,23 @@ class Faults:
         seconds: float = SLOW_SECONDS,
         method: str | None = None,
     ) -> Fault:
-        """Switch a fault on; see `Fault`. Raises ValueError for an unknown point, or a probability
-        outside [0, 1].
+        """Switch a fault on; see `Fault`. Raises ValueError for an unknown point, a probability
+        outside [0, 1], and other values with which no fault could happen as it is described.
         """
         if point not in POINTS:
             raise ValueError(
                 f"there is no fault point {point!r}; the points are {', '.join(POINTS)}"
             )
-        if not 0 <= probability <= 1:
+        # Here, and not at the call that the fault happens to: an error there is one of the node.
+        if not _is_number(probability) or not 0 <= probability <= 1:
             raise ValueError(f"a probability is from 0 to 1, not {probability!r}")
-        if not 0 <= seconds < float("inf"):
+        if not _is_number(seconds) or not 0 <= seconds < float("inf"):
             raise ValueError(f"seconds must be at least 0 and finite, not {seconds!r}")
+        if times is not None and (type(times) is not int or times < 1):
+            raise ValueError(f"times is a number from 1 on, or None for ever, not {times!r}")
+        named: object = method
+        if named is not None and not (isinstance(named, str) and named):
+            raise ValueError(f"method is the name of one, or None for all, not {method!r}")
         fault = Fault(point, probability, times, seconds, method)
         self.active.append(fault)
         return fault

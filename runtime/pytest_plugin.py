@@ -117,6 +117,7 @@ def _count(text: str) -> int:
 def pytest_configure(config: pytest.Config) -> None:
     """Make the mark known, for --strict-markers and --markers."""
     config.addinivalue_line("markers", MARK)
+    config.pluginmanager.register(SetupFailures(), "understudy setup failures")
 
 
 # What a test asks for
@@ -303,18 +304,39 @@ def _runner(item: pytest.Item) -> Runner | Literal["asyncio"]:
     return "pytest-trio" if has_pytest_trio else "this plug-in"
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    """Before any fixture is made: what the test asks for, and who runs it. Afterwards what a
-    failure of a fixture is about.
+class SetupFailures:
+    """The other half of `pytest_runtest_setup`, around that of all others."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        """What a failure of a fixture is about."""
+        __tracebackhide__ = _has_more_to_show
+        try:
+            return (yield)
+        except BaseException as error:
+            _explain(item, error, "setup")
+            raise
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture is made: what the test asks for, and who runs it.
+
+    Not around the other plug-ins, as what comes after is: if it fails before those are entered, as
+    those of pytest's own log, their ends fail at the end of the test.
     """
-    __tracebackhide__ = _has_more_to_show
-    _ask(item)
-    try:
-        return (yield)
-    except BaseException as error:
-        _explain(item, error, "setup")
-        raise
+    names = getattr(item, "fixturenames", ())
+    if "cluster" not in names and "local_cluster" not in names:
+        return
+    used = [name for name in ("cluster", "local_cluster") if _uses(item, name)]
+    if not used:
+        return
+    if len(used) > 1:
+        _fail(
+            "a test has `cluster`, whose time is virtual, or `local_cluster`, whose processes are "
+            "real, but not both: make two tests of it"
+        )
+    _prepare(item, used[0])
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -328,21 +350,6 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
         raise
     _fail_if_expired(item)
     return outcome
-
-
-def _ask(item: pytest.Item) -> None:
-    names = getattr(item, "fixturenames", ())
-    if "cluster" not in names and "local_cluster" not in names:
-        return
-    used = [name for name in ("cluster", "local_cluster") if _uses(item, name)]
-    if not used:
-        return
-    if len(used) > 1:
-        _fail(
-            "a test has `cluster`, whose time is virtual, or `local_cluster`, whose processes are "
-            "real, but not both: make two tests of it"
-        )
-    _prepare(item, used[0])
 
 
 def _prepare(item: pytest.Item, fixture: str) -> None:

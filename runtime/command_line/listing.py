@@ -33,7 +33,7 @@ from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.actor_listing import COLUMNS as ACTOR_COLUMNS
 from runtime.observation.actor_listing import LONGEST_WINDOW
 from runtime.observation.conditions import Condition, check_column, parse_condition
-from runtime.observation.node_queries import ask_for_tree
+from runtime.observation.node_queries import WORDS, ask_for_tree
 from runtime.observation.open_calls import read_calls
 from runtime.observation.roles import with_roles
 from runtime.printable import many
@@ -303,4 +303,6 @@ async def _deaths(client: ClusterClient) -> tuple[list[Row], Answers]:
         for end in ends
         if (end["name"], end.get("epoch")) not in known
     ]
-    return rows, Answers(problems=list(tree.problems), notes=list(tree.left_out))
+    # The ends of actors without a supervisor are those of `ends`, however many actors there are.
+    notes = [note for note in tree.left_out if not note.endswith(WORDS["loose"])]
+    return rows, Answers(problems=list(tree.problems), notes=notes)

@@ -187,7 +187,8 @@ class ProcessCluster:
         portal = self._block.portal
 
         def left() -> int:
-            return len(portal.nursery.child_tasks) - self._own_tasks + portal.calls
+            # Below nothing once the test has closed its cluster: the block's own tasks have ended.
+            return max(0, len(portal.nursery.child_tasks) - self._own_tasks + portal.calls)
 
         with trio.move_on_after(GRACE_SECONDS):
             while left() > 0:  # noqa: ASYNC110 - a nursery sets no event

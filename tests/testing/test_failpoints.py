@@ -4,6 +4,8 @@ calls is in `tests/calls/test_faults.py`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from runtime.testing import Faults
@@ -25,6 +27,28 @@ def test_a_text_that_names_no_faults_is_refused_with_what_is_wrong_in_it(
 ) -> None:
     with pytest.raises(ValueError, match=expected):
         Faults.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"times": 0}, "from 1 on"),
+        ({"times": -1}, "from 1 on"),
+        ({"times": "1"}, "from 1 on"),
+        ({"times": True}, "from 1 on"),
+        ({"probability": "x"}, "from 0 to 1"),
+        ({"seconds": "1"}, "at least 0"),
+        ({"method": ""}, "the name of one"),
+        ({"method": 3}, "the name of one"),
+    ],
+)
+def test_values_with_which_a_fault_could_not_happen_are_refused_when_it_is_added(
+    given: dict[str, Any], expected: str
+) -> None:
+    faults = Faults()
+    with pytest.raises(ValueError, match=expected):
+        faults.add("reply-lost", **given)
+    assert faults.active == []
 
 
 def test_a_text_may_name_several_faults() -> None:

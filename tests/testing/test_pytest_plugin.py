@@ -567,6 +567,8 @@ def test_wrong_use_is_a_sentence_and_no_traceback_of_ours(tmp_path: Path) -> Non
     for name, text in expected.items():
         assert done.outcomes[name] in ("ERROR", "FAILED"), done.output
         assert text in done.section(name), done.output
+    # Once each: what begins before a fixture also ends.
+    assert "ERROR at teardown" not in done.output, done.output
     # The nursery of pytest-trio shows its tracebacks whole.
     assert "runtime/pytest_plugin" not in done.output.replace(done.section("test_too_late"), "")
     for name in (
@@ -616,6 +618,10 @@ def test_they_are_gone(local_cluster):
     assert len(local_cluster.members()) == 3
     with pytest.raises(errors.NotAMemberError):
         KEPT[0].members()
+
+def test_closed(local_cluster):
+    with local_cluster as same:
+        assert same.spawn(Counter).add(1) == 1
 
 def test_virtual_call_left(cluster):
     cluster.spawn(Counter).wait.future(1000)
