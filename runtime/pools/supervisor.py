@@ -38,6 +38,7 @@ from actors.supervision import ExitReason
 from actors.supervisor import ChildSpec, ChildStatus, DynamicSupervisor
 from runtime.hosting.allocations import TOLERANCE
 from runtime.limited_log import LimitedLog
+from runtime.pools.early_ends import EarlyEnds
 from runtime.pools.member_plan import (
     GROWTH,
     IDLE_SECONDS,
@@ -46,6 +47,7 @@ from runtime.pools.member_plan import (
     check_pool_name,
     plan,
 )
+from runtime.pools.start_pause import LONGEST_PAUSE, StartPause
 from runtime.supervision.placement import CALLS_ONLY
 from runtime.supervision.singletons import CandidateComparison
 
@@ -54,10 +56,6 @@ OTHERS_SECONDS = 1.0
 
 LOOK_SECONDS = 0.25
 """Seconds between looks at the nodes of the cluster."""
-
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 5.0
-"""Seconds between attempts to start members, after starts that failed."""
 
 ASK_SECONDS = 2.0
 """How many seconds a keeper has to answer what it keeps."""
@@ -181,32 +179,6 @@ class PoolView:
     stopped: bool = False
 
 
-@attrs.define
-class StartPause:
-    """The pause between attempts to start members, or keepers, after starts that failed."""
-
-    seconds: float = 0.0
-    until: float = -math.inf
-
-    def is_over(self, now: float) -> bool:
-        """True if another attempt may begin."""
-        return now >= self.until
-
-    def on_failed(self, now: float) -> bool:
-        """A start has failed: wait longer each time. Returns False if this was known already:
-        starts that were begun together and fail together are one failure.
-        """
-        if not self.is_over(now):
-            return False
-        self.seconds = min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * self.seconds))
-        self.until = now + self.seconds
-        return True
-
-    def end(self) -> None:
-        """A start has succeeded."""
-        self.seconds = 0.0
-
-
 class PoolKeeper(Actor):
     """Makes its node stand for the supervisor of a named pool."""
 
@@ -270,6 +242,7 @@ class PoolSupervisor(DynamicSupervisor, CandidateComparison):
         self._draining: set[str] = set()
         self._started = 0
         self._pauses = {MEMBER: StartPause(), KEEPER: StartPause()}
+        self._early = EarlyEnds()
         self._failure: UnderstudyError | None = None
         self._no_room: tuple[int, UnderstudyError] | None = None
         """From when a member found no room until one finds some that has looked later: how many
@@ -440,11 +413,26 @@ class PoolSupervisor(DynamicSupervisor, CandidateComparison):
 
     def _on_children_changed(self) -> None:
         """The supervisor's children have changed: forget the members that have ended."""
+        self._see_early_ends()
         living = {child.id for child in self._children_now()}
         for id in [id for id in self._addresses if id not in living]:
             del self._addresses[id]
+            self._early.forget(id)
         self._draining &= living | set(self._starting)
         self._tell()
+
+    def _see_early_ends(self) -> None:
+        """See whether a member has ended by itself right after its start."""
+        now = trio.current_time()
+        for report in self._early.fresh(self._working().status().deaths):
+            if report.id.startswith(MEMBER) and self._early.on_ended(report, now):
+                self._log.warning(
+                    "members of pool %s end right after their start; it starts one at a time, the "
+                    "next after %.1f s, until one of them goes on running: %s",
+                    self.name,
+                    self._early.pause.seconds,
+                    report.reason,
+                )
 
     async def _tend(self) -> None:
         while True:
@@ -493,6 +481,15 @@ class PoolSupervisor(DynamicSupervisor, CandidateComparison):
 
     def _due(self, starts: Sequence[str | None]) -> list[str | None]:
         """The starts of a plan that are made now."""
+        now = trio.current_time()
+        self._early.look(now)
+        if self._early.is_one_at_a_time:
+            # All of them would probably end as well, each with a line in the log.
+            looks = any(id.startswith(MEMBER) for id in self._starting)
+            if looks or not starts or not self._early.may_start(now):
+                return []
+            # The places take turns: only one of the nodes may be unfit.
+            return [starts[self._started % len(starts)]]
         if self._no_room is None:
             return list(starts)
         # One looks for room on all nodes. A pool that is larger than the room there is would cost
@@ -608,6 +605,7 @@ class PoolSupervisor(DynamicSupervisor, CandidateComparison):
             # It may have ended meanwhile, or its start was withdrawn.
             if any(child.id == id for child in self._children_now()):
                 self._addresses[id] = handle.address
+                self._early.on_started(id, trio.current_time())
             self._tell()
 
     def _look_for_room(self, spec: ChildSpec, seen: int, node: str | None) -> None:
@@ -727,6 +725,8 @@ class PoolSupervisor(DynamicSupervisor, CandidateComparison):
             return ""
         if self._failure is not None:
             return str(self._failure)
+        if self._early.latest is not None:
+            return f"they end right after their start: {self._early.latest}"
         return "" if self._is_placeable else "no node of the cluster can take its members"
 
     def _tell(self) -> None:
