@@ -2,7 +2,8 @@
 here.
 
 A node knows its own members without the store. A group is followed as long as its `Followed` object
-is referenced; the following task checks this every `GROUP_LOOK_SECONDS`.
+is referenced; the following task checks this every `GROUP_LOOK_SECONDS`. `Lingering` references it
+for a while after it was asked for.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.routes import passed_over
 from runtime.environment import Environment, first, raise_as_it_is
 from runtime.error_to_raise import ErrorToRaise
+from runtime.groups.lingering import Lingering
 from runtime.groups.memberships import (
     GroupMembership,
     GroupRecord,
@@ -98,6 +100,8 @@ class Followed:
 
     def __init__(self, name: str, own: int) -> None:
         self.name = name
+        self.scope = trio.CancelScope()
+        """Of the task that follows it."""
         self.view = GroupView(own)
         self.ready = trio.Event()
         """Set when the view has been complete once."""
@@ -140,6 +144,7 @@ class Groups:
         self._memberships = LocalMemberships(*endpoint.identity)
         self._dirty = trio.Event()
         self._followed: weakref.WeakValueDictionary[str, Followed] = weakref.WeakValueDictionary()
+        self._lingering = Lingering()
 
     def of(self, cell: ActorCell) -> ActorGroupsAdapter:
         """Return the memberships of one actor, as it sees them."""
@@ -174,8 +179,9 @@ class Groups:
         if followed is None:
             followed = self._followed[group] = Followed(group, self.endpoint.identity[1])
             self._nursery.start_soon(
-                self._follow, prefix_of(group), weakref.ref(followed), name=f"group {group}"
+                self._follow, group, weakref.ref(followed), followed.scope, name=f"group {group}"
             )
+        self._lingering.keep(followed)
         return followed
 
     def members(self, followed: Followed) -> tuple[object, list[GroupMembership]]:
@@ -283,70 +289,80 @@ class Groups:
             )
         return True
 
-    async def _follow(self, prefix: str, reference: weakref.ref[Followed]) -> None:
+    async def _follow(
+        self, group: str, reference: weakref.ref[Followed], scope: trio.CancelScope
+    ) -> None:
         """Keep a view up to date while its group is held. This task has only a weak reference to it
         while it waits for the store.
         """
-        seen = 0
-        while True:  # noqa: ASYNC913  whatever it comes to, it waits for the store
-            # The poll is interrupted from time to time to check whether the group is still held. A
-            # first read is not: it ends by itself, and who waits for the group hears how.
-            with trio.move_on_after(GROUP_LOOK_SECONDS if seen else math.inf):
-                try:
-                    if not seen:
-                        found = await self._store.range(prefix)
-                        records = {
-                            entry.key: self._decode(entry.key, entry.value)
-                            for entry in found.entries
-                        }
-                        seen = found.revision
-                        if (followed := reference()) is not None:
-                            followed.view.replace(
-                                {
-                                    key: record
-                                    for key, record in records.items()
-                                    if record is not None
-                                },
-                                seen,
-                            )
-                    else:
-                        batch = await self._store.poll(prefix, seen + 1)
-                        seen = batch.revision
-                        changes = [
-                            (
-                                event.key,
-                                self._decode(event.key, event.value)
-                                if event.kind == "put"
-                                else None,
-                            )
-                            for event in batch.events
-                        ]
-                        if (followed := reference()) is not None:
-                            followed.view.change(changes, seen)
-                    if followed is not None:
-                        followed.problem = None
-                        followed.ready.set()
-                        followed.notify()
-                    # No strong reference may stay over the next wait: it would keep the group
-                    # followed.
-                    followed = None
-                except StoreCompactedError:
-                    # Changes were missed: everything is read again.
-                    seen = 0
-                except StoreError as error:
-                    logger.info(
-                        "cannot read group %s from the store; its members are those last seen: %s",
-                        prefix,
-                        error,
-                    )
-                    if (followed := reference()) is not None:
-                        followed.problem = error
-                        followed.notify()
-                    followed = None
-                    await trio.sleep(GROUP_RETRY_SECONDS)
-            # The group is not held any more.
-            if reference() is None:
-                return
+        prefix, seen = prefix_of(group), 0
+        next_look = trio.current_time() + GROUP_LOOK_SECONDS
+        with scope:
+            while True:  # noqa: ASYNC913  whatever it comes to, it waits for the store
+                # The poll is interrupted from time to time to check whether the group is still
+                # held. A first read is not: it ends by itself, and who waits for the group hears
+                # how.
+                with trio.move_on_at(next_look if seen else math.inf):
+                    try:
+                        seen = await self._read(prefix, seen, reference)
+                    except StoreCompactedError:
+                        # Changes were missed: everything is read again.
+                        seen = 0
+                    except StoreError as error:
+                        await self._on_unread(prefix, error, reference)
+                now = trio.current_time()
+                if now >= next_look:
+                    next_look = now + GROUP_LOOK_SECONDS
+                    if reference() is not None:  # Otherwise another one has the name, perhaps.
+                        self._lingering.release(group)
+                # The group is not held any more.
+                if reference() is None:
+                    return
+
+    async def _read(self, prefix: str, seen: int, reference: weakref.ref[Followed]) -> int:
+        """Read a group for the first time, or the next changes after the revision `seen`. Returns
+        the revision that the view has then.
+        """
+        # No strong reference may be held during a wait for the store: it would keep the group
+        # followed.
+        if not seen:
+            found = await self._store.range(prefix)
+            revision = found.revision
+            records = {entry.key: self._decode(entry.key, entry.value) for entry in found.entries}
+            if (followed := reference()) is not None:
+                followed.view.replace(
+                    {key: record for key, record in records.items() if record is not None},
+                    revision,
+                )
+        else:
+            batch = await self._store.poll(prefix, seen + 1)
+            revision = batch.revision
+            changes = [
+                (event.key, self._decode(event.key, event.value) if event.kind == "put" else None)
+                for event in batch.events
+            ]
+            if (followed := reference()) is not None:
+                followed.view.change(changes, revision)
+        if followed is not None:
+            followed.problem = None
+            followed.ready.set()
+            followed.notify()
+        return revision
+
+    async def _on_unread(
+        self, prefix: str, error: StoreError, reference: weakref.ref[Followed]
+    ) -> None:
+        logger.info(
+            "cannot read group %s from the store; its members are those last seen: %s",
+            prefix,
+            error,
+        )
+        if (followed := reference()) is not None:
+            followed.problem = error
+            followed.notify()
+        # It would keep the group followed.
+        del followed
+        await trio.sleep(GROUP_RETRY_SECONDS)
 
     def _encode(self, record: GroupRecord) -> bytes:
         segments: list[Any] = []

@@ -17,6 +17,7 @@ from actors.method import Address
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.groups.groups import Followed
+from runtime.groups.lingering import Lingering
 from runtime.groups.memberships import GroupMembership
 from runtime.hosting.cell import ActorCell
 from runtime.isolation.node_api import NodeApi
@@ -49,6 +50,7 @@ class GroupsClient:
         self._api = api
         self._nursery = nursery
         self._followed: weakref.WeakValueDictionary[str, Followed] = weakref.WeakValueDictionary()
+        self._lingering = Lingering()
         self._seen: weakref.WeakKeyDictionary[Followed, tuple[int, list[GroupMembership]]] = (
             weakref.WeakKeyDictionary()
         )
@@ -63,8 +65,9 @@ class GroupsClient:
         if followed is None:
             followed = self._followed[group] = Followed(group, self.identity[1])
             self._nursery.start_soon(
-                self._follow, group, weakref.ref(followed), name=f"group {group}"
+                self._follow, group, weakref.ref(followed), followed.scope, name=f"group {group}"
             )
+        self._lingering.keep(followed)
         return followed
 
     def members(self, followed: Followed) -> tuple[object, list[GroupMembership]]:
@@ -77,15 +80,21 @@ class GroupsClient:
         """Return a value that is equal as long as the members are the same."""
         return self._seen.get(followed, (0, []))[0]
 
-    async def _follow(self, group: str, reference: weakref.ref[Followed]) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._read, group, reference)
-            while (followed := reference()) is not None:
-                # A weak reference has no event for the end of its object, so this task looks now
-                # and then. It drops its own reference meanwhile, which would keep the object alive.
-                del followed
-                await trio.sleep(FOLLOWED_GROUP_LOOK_SECONDS)
-            nursery.cancel_scope.cancel()
+    async def _follow(
+        self, group: str, reference: weakref.ref[Followed], scope: trio.CancelScope
+    ) -> None:
+        with scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read, group, reference)
+                while (followed := reference()) is not None:
+                    # A weak reference has no event for the end of its object, so this task looks
+                    # now and then. It drops its own reference meanwhile, which would keep the
+                    # object alive.
+                    del followed
+                    await trio.sleep(FOLLOWED_GROUP_LOOK_SECONDS)
+                    if reference() is not None:  # Otherwise another one has the name, perhaps.
+                        self._lingering.release(group)
+                nursery.cancel_scope.cancel()
 
     async def _read(self, group: str, reference: weakref.ref[Followed]) -> None:
         while True:

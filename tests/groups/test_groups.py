@@ -25,6 +25,7 @@ from actors.errors import (
 from actors.identifiers import NodeId
 from runtime import open_node
 from runtime.groups.groups import GROUP_LOOK_SECONDS
+from runtime.groups.lingering import MOST_LINGERING
 from runtime.node import Node, internals_of
 from runtime.simulation import Simulation, simulate
 from runtime.simulation.runs import cluster_of
@@ -324,6 +325,41 @@ async def forgotten(simulation: Simulation) -> None:
 
 def test_a_group_that_nobody_holds_any_more_is_not_followed_any_more() -> None:
     simulate(forgotten, seeds=[1], faults=())
+
+
+async def asked_for_each_time(simulation: Simulation) -> None:
+    node = simulation.node
+    far = await node.options(on=simulation.nodes[-1]).spawn(Reader, "news")
+    await until_seen(node.group("news", Reader), [far.name])
+    for number in range(300):
+        # No variable holds it, and it is complete nevertheless: it has been followed meanwhile.
+        assert await node.group("news", Reader).broadcast(Reader.on_news, str(number)) == 1
+        assert followers(node) == 1
+    await trio.sleep(3 * GROUP_LOOK_SECONDS)
+    assert followers(node) == 0
+    assert internals_of(node).groups.loads()["groups followed"] == 0
+
+
+def test_a_group_that_is_asked_for_with_each_call_is_followed_once() -> None:
+    simulate(asked_for_each_time, seeds=[1], faults=())
+
+
+async def ever_others(simulation: Simulation) -> None:
+    node = simulation.node
+    held = await node.group("held", Reader).ready()
+    for number in range(5 * MOST_LINGERING):
+        await node.group(f"topic {number}", Reader).ready()
+    # Those that are cancelled end when the event loop comes to them.
+    await trio.sleep(0.1)
+    assert followers(node) == MOST_LINGERING + 1
+    reader = await node.spawn(Reader, "held")
+    await until_seen(held, [reader.name])
+    await trio.sleep(3 * GROUP_LOOK_SECONDS)
+    assert followers(node) == 1, "the one that is held"
+
+
+def test_of_ever_other_groups_a_bounded_number_is_followed() -> None:
+    simulate(ever_others, seeds=[1], faults=())
 
 
 async def test_members_whose_node_cannot_be_reached_are_passed_over() -> None:

@@ -172,6 +172,15 @@ async def test_a_group_that_nobody_holds_any_more_is_followed_no_longer(node: No
         await node.stop(reader)
 
 
+async def test_a_group_that_is_asked_for_with_each_call_is_followed_once(node: Node) -> None:
+    with trio.fail_after(60):
+        onlooker = await node.options(isolation="process").spawn(Onlooker, "news")
+        await onlooker.wait_sees("news", 1)
+        for number in range(20):
+            assert await onlooker.spread("news", str(number)) == 1
+        assert (await onlooker.tasks()).count("group news") == 1
+
+
 async def test_while_the_store_is_away_a_group_is_unavailable_and_followed_again_afterwards(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
