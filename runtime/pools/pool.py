@@ -38,8 +38,11 @@ from actors.errors import (
     ActorNotFoundError,
     CallError,
     CallTimeoutError,
+    ClassMismatchError,
     EmptyPoolError,
     EncodeError,
+    MethodNotFoundError,
+    NotExecutedError,
     PoolStoppedError,
 )
 from actors.groups import Answer
@@ -470,6 +473,8 @@ class Pool(ProcessBound, Generic[A]):
         """Stop the pool for all that use it: members end after the items that they have, within 30
         seconds. Stopping twice is stopping once.
         """
+        if isinstance(self._members.failure, PoolStoppedError) and await self._is_opened_again():
+            return
         await self._node.stop(self._members.supervisor)
         self._members.scope.cancel()
         self._members.failure = self._members.failure or PoolStoppedError(
@@ -505,6 +510,20 @@ class Pool(ProcessBound, Generic[A]):
         if self._members.failure is not None:
             # The same for each call: without the frames, and so the arguments, of those before.
             raise self._members.failure.with_traceback(None)
+
+    async def _is_opened_again(self) -> bool:
+        """True if this pool has ended, and another one, or another actor, has its name: that is not
+        this one's to stop.
+        """
+        try:
+            view: PoolView = await self._members.supervisor.view()
+        except (ClassMismatchError, MethodNotFoundError):
+            # Not even a pool.
+            return True
+        except NotExecutedError:
+            # There is none, or it is stopping still: the stop waits for its end.
+            return False
+        return not view.stopped
 
     def _map(
         self,

@@ -410,6 +410,27 @@ async def test_a_stopped_pool_says_so_to_all_that_use_it(pair: Pair) -> None:
         pool.choose()
 
 
+async def test_a_pool_that_has_ended_does_not_stop_another_one_that_has_its_name(
+    pair: Pair,
+) -> None:
+    with trio.fail_after(30):
+        async with await pair.here.pool("squares", Squares, size=1) as first:
+            found = await pair.there.lookup_pool("squares", Squares)
+            await found.stop()
+            second = await pair.there.pool("squares", Squares, size=1)
+            with pytest.raises(PoolStoppedError):
+                await first.ready(9)
+            await found.stop()
+        assert [item async for item in second.map(Squares.square, [3])] == [9]
+        await second.stop()
+        await second.stop()
+        with pytest.raises(ActorNotFoundError):
+            await pair.here.lookup_pool("squares", Squares)
+        other = await pair.there.options(name="squares").spawn(Squares)
+        await second.stop()
+        assert await other.square(2) == 4, "what has the name now is no pool"
+
+
 async def test_a_pool_that_is_stopped_while_it_grows_warns_of_nothing(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
