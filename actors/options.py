@@ -150,6 +150,8 @@ def checked_labels(pairs: Mapping[str, str]) -> dict[str, str]:
         texts: tuple[object, object] = (key, value)
         if not all(isinstance(text, str) for text in texts):
             raise TypeError(f"labels map str to str, not {short_repr(key)}: {short_repr(value)}")
+        if not key:
+            raise ValueError(f"labels have names, unlike {short_repr(key)}: {short_repr(value)}")
         if is_unprintable(key) or is_unprintable(value):
             raise ValueError(
                 "labels have no control characters and no lone surrogates, unlike "
@@ -181,6 +183,8 @@ def checked_resources(amounts: Mapping[str, float]) -> dict[str, float]:
             raise TypeError(
                 f"resources map names to numbers, not {short_repr(name)}: {short_repr(amount)}"
             )
+        if not name:
+            raise ValueError(f"resources have names, unlike {name!r}: {short_repr(amount)}")
         if is_unprintable(name):
             raise ValueError(
                 "names of resources have no control characters and no lone surrogates, unlike "

@@ -75,6 +75,8 @@ UNDIALLED = (
         ({"name": 7}, TypeError, "name must be a str"),
         ({"cluster": ""}, ValueError, "cluster='' is not a usable name"),
         ({"cluster": None}, TypeError, "cluster must be a str"),
+        ({"labels": {"": "x"}}, ValueError, "labels have names, unlike '': 'x'"),
+        ({"resources": {"": 1}}, ValueError, "resources have names, unlike '': 1"),
         ({"labels": {"zone": 7}}, TypeError, "labels map str to str, not 'zone': 7"),
         ({"labels": {"zone": "\ud800"}}, ValueError, "labels have no control characters"),
         ({"labels": ["zone"]}, TypeError, "labels are a mapping"),
