@@ -93,6 +93,11 @@ class DynamicRestartMachine:
             for child in islice(self._children.values(), most)
         ]
 
+    def is_running(self, id: str) -> bool:
+        """True if the child has started, and has neither ended nor begun to stop."""
+        child = self._children.get(id)
+        return child is not None and child.state == "running"
+
     def rests(self, id: str) -> bool:
         """False: a child that has no actor, and gets none, is forgotten."""
         return False

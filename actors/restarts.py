@@ -170,6 +170,11 @@ class RestartMachine:
             for id, c in islice(self._children.items(), most)
         ]
 
+    def is_running(self, id: str) -> bool:
+        """True if the child has started, and has neither ended nor begun to stop."""
+        child = self._children.get(id)
+        return child is not None and child.state == "running"
+
     def rests(self, id: str) -> bool:
         """True if the child has no actor, and none is to come by itself."""
         child = self._children.get(id)

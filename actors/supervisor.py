@@ -25,7 +25,7 @@ from actors.exact import exact_fields
 from actors.handle import AnyHandle, Handle
 from actors.keywords import names_options, unknown_keyword
 from actors.messages import import_path, message
-from actors.method import fitting, method
+from actors.method import Address, fitting, method
 from actors.options import MOST_NAME, CallChanges, SpawnChanges, SpawnOptions
 from actors.reference import Reference, check_constructor
 from actors.restarts import RestartMachine
@@ -474,6 +474,20 @@ class SupervisorWork(Protocol):
         """Return the supervisor's status."""
         ...
 
+    def is_running(self, id: str) -> bool:
+        """True if the child has started, and has neither ended nor begun to stop."""
+        ...
+
+    def running(self, prefix: str) -> list[tuple[str, Address]]:
+        """The ids and addresses of the children that run and whose ids begin so, the oldest
+        first.
+        """
+        ...
+
+    def latest_deaths(self) -> Sequence[DeathReport]:
+        """The latest ends of children, the oldest first."""
+        ...
+
     @property
     def room_changes(self) -> int:
         """How often there may have been more room for children, on any node."""
@@ -677,9 +691,10 @@ class Supervisor(Actor):
         """Return the whole status, which `understudy tree` shows."""
         return self._working().status()
 
-    def _on_children_changed(self) -> None:
-        """Called by the runtime on the event loop when a child has started or ended. For the
-        runtime's own supervisors.
+    def _on_children_changed(self, ids: Sequence[str]) -> None:
+        """Called by the runtime on the event loop when a child has started or ended. `ids`: those
+        of the children that are started, stopped or forgotten then. For the runtime's own
+        supervisors.
         """
 
     def _working(self) -> SupervisorWork:

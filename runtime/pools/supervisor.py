@@ -35,7 +35,7 @@ from actors.options import SpawnOptions
 from actors.own_logger import own_logger
 from actors.short_repr import short_repr
 from actors.supervision import ExitReason
-from actors.supervisor import ChildSpec, ChildStatus, DynamicSupervisor
+from actors.supervisor import ChildSpec, DynamicSupervisor
 from runtime.hosting.allocations import TOLERANCE
 from runtime.limited_log import LimitedLog
 from runtime.pools.early_ends import EarlyEnds
@@ -285,7 +285,7 @@ class PoolSupervisor(DynamicSupervisor, CandidateComparison):
             await self._take_over()
             # Keepers are begun by an incarnation that was opened. If this node ends before there is
             # a member, others must go on as well.
-            self._opened = bool(self._children_now(KEEPER))
+            self._opened = bool(self._working().running(KEEPER))
         self._act()
         with trio.move_on_after(math.inf) as patience:
             # If one constructor has raised, those of the members that are still starting may not.
@@ -390,12 +390,12 @@ class PoolSupervisor(DynamicSupervisor, CandidateComparison):
 
     async def _kept_spec(self) -> PoolSpec | None:
         """Ask the keepers of an earlier incarnation what this pool is; None if none answers."""
-        for child in self._children_now(KEEPER):
+        for _, keeper in self._working().running(KEEPER):
             with trio.move_on_after(ASK_SECONDS):
                 try:
-                    return await (await self.node.lookup(child.name, PoolKeeper)).spec()
+                    return await (await self.node.lookup(keeper.name, PoolKeeper)).spec()
                 except (CallError, SpawnError) as error:
-                    logger.info("%s does not say what it keeps: %s", child.name, error)
+                    logger.info("%s does not say what it keeps: %s", keeper.name, error)
         return None
 
     async def _save(self) -> None:
@@ -411,20 +411,24 @@ class PoolSupervisor(DynamicSupervisor, CandidateComparison):
                 # What is left does no harm: another opening has another text.
                 logger.debug("what pool %s has saved was not removed: %s", self.name, error)
 
-    def _on_children_changed(self) -> None:
-        """The supervisor's children have changed: forget the members that have ended."""
+    def _on_children_changed(self, ids: Sequence[str]) -> None:
+        """Some children have changed: forget the members among them that have ended."""
         self._see_early_ends()
-        living = {child.id for child in self._children_now()}
-        for id in [id for id in self._addresses if id not in living]:
-            del self._addresses[id]
-            self._early.forget(id)
-        self._draining &= living | set(self._starting)
+        # Only these, and not all children: while a large pool starts or stops, each of its members
+        # changes several times.
+        for id in ids:
+            if self._working().is_running(id):
+                continue
+            if self._addresses.pop(id, None) is not None:
+                self._early.forget(id)
+            if id not in self._starting:
+                self._draining.discard(id)
         self._tell()
 
     def _see_early_ends(self) -> None:
         """See whether a member has ended by itself right after its start."""
         now = trio.current_time()
-        for report in self._early.fresh(self._working().status().deaths):
+        for report in self._early.fresh(self._working().latest_deaths()):
             if report.id.startswith(MEMBER) and self._early.on_ended(report, now):
                 self._log.warning(
                     "members of pool %s end right after their start; it starts one at a time, the "
@@ -548,7 +552,8 @@ class PoolSupervisor(DynamicSupervisor, CandidateComparison):
 
     def _keepers(self) -> set[str]:
         """The other nodes that stand for this supervisor."""
-        return {child.node or "" for child in self._children_now(KEEPER)} - {self.node.name}
+        keepers = self._working().running(KEEPER)
+        return {address.node for _, address in keepers} - {self.node.name}
 
     def _keep(self) -> None:
         """Have other nodes stand for this supervisor."""
@@ -603,7 +608,7 @@ class PoolSupervisor(DynamicSupervisor, CandidateComparison):
             if self._no_room is not None and number > self._no_room[0]:
                 self._no_room = None
             # It may have ended meanwhile, or its start was withdrawn.
-            if any(child.id == id for child in self._children_now()):
+            if self._working().is_running(id):
                 self._addresses[id] = handle.address
                 self._early.on_started(id, trio.current_time())
             self._tell()
@@ -689,20 +694,14 @@ class PoolSupervisor(DynamicSupervisor, CandidateComparison):
 
     async def _find_adopted(self) -> None:
         """The addresses of members that an earlier incarnation has started."""
-        for child in self._children_now():
+        for id, address in self._working().running(MEMBER):
             try:
-                handle: object = await self.node.lookup(child.name)
+                handle: object = await self.node.lookup(address.name)
             except (CallError, SpawnError):
                 continue
-            if isinstance(handle, Handle):
-                self._addresses[child.id] = handle.address
-
-    def _children_now(self, kind: str = MEMBER) -> list[ChildStatus]:
-        return [
-            child
-            for child in self._working().status().children
-            if child.id.startswith(kind) and child.state == "running"
-        ]
+            # It may have ended meanwhile.
+            if isinstance(handle, Handle) and self._working().is_running(id):
+                self._addresses[id] = handle.address
 
     def _present(self) -> Mapping[str, Address]:
         """The members that take items, by their ids."""

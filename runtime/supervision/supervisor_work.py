@@ -418,6 +418,26 @@ class SupervisionWork:
             children_left_out=0 if most is None else max(0, self.child_count - most),
         )
 
+    def is_running(self, id: str) -> bool:
+        """True if the child has started, and has neither ended nor begun to stop."""
+        return self._machine.is_running(id)
+
+    def running(self, prefix: str) -> list[tuple[str, Address]]:
+        """The ids and addresses of the children that run and whose ids begin so, the oldest
+        first.
+        """
+        return [
+            (child.spec.id, child.address)
+            for child in self._children
+            if child.spec.id.startswith(prefix)
+            and child.address is not None
+            and self._machine.is_running(child.spec.id)
+        ]
+
+    def latest_deaths(self) -> Sequence[DeathReport]:
+        """The latest ends of children, the oldest first."""
+        return self._deaths
+
     # Requests
 
     def _path(self, id: str) -> str:
@@ -556,7 +576,12 @@ class SupervisionWork:
                 self._queue.append(effect)
         self._has_effects.set()
         if self._is_ready:
-            self._supervisor._on_children_changed()
+            ids = [
+                effect.id
+                for effect in effects
+                if isinstance(effect, StartChild | StopChild | Forgotten)
+            ]
+            self._supervisor._on_children_changed(ids)
 
     def _on_settled(self, id: str) -> None:
         """A child is adopted, or forgotten."""

@@ -48,7 +48,7 @@ async def ends_and_recovers(simulation: Simulation) -> None:
     pool = await simulation.node.pool("unwell", Unwell, size=8)
     await trio.sleep(SECONDS)
     assert Unwell.started < 40, f"{Unwell.started} members were started in {SECONDS:.0f} s"
-    with pytest.raises(EmptyPoolError, match="right after their start: .*no file called weights"):
+    with pytest.raises(EmptyPoolError, match=r"right after their start: .*no file called weights"):
         pool.choose()
     Unwell.is_unwell = False
     await until(lambda: len(pool.members()), "all are back", lambda count: count == 8, seconds=15.0)

@@ -286,7 +286,7 @@ def ignores_nodes_that_join(patch: pytest.MonkeyPatch) -> None:
 
 
 def replaces_none_that_died(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PoolSupervisor, "_on_children_changed", PoolSupervisor._tell)
+    patch.setattr(PoolSupervisor, "_on_children_changed", lambda self, ids: self._tell())
 
 
 def has_no_keepers(patch: pytest.MonkeyPatch) -> None:

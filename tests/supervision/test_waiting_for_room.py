@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 import actors.restart_intensity
-import runtime.pools.supervisor
+import runtime.pools.start_pause
 from actors import Actor, ChildSpec, DynamicSupervisor, Supervisor, method
 from actors.options import SpawnOptions
 from actors.supervision import RestartBackoff
@@ -46,8 +46,8 @@ class Model(Actor):
 def _long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = RestartBackoff(initial_delay=LONG, backoff=1.0, max_delay=LONG, jitter=0.0)
     monkeypatch.setattr(actors.restart_intensity, "PLACEMENT_BACKOFF", slow)
-    monkeypatch.setattr(runtime.pools.supervisor, "FIRST_PAUSE", LONG)
-    monkeypatch.setattr(runtime.pools.supervisor, "LONGEST_PAUSE", LONG)
+    monkeypatch.setattr(runtime.pools.start_pause, "FIRST_PAUSE", LONG)
+    monkeypatch.setattr(runtime.pools.start_pause, "LONGEST_PAUSE", LONG)
 
 
 class Room:
