@@ -2,8 +2,8 @@
 here.
 
 A node knows its own members without the store. A group is followed as long as its `Followed` object
-is referenced; the following task checks this every `GROUP_LOOK_SECONDS`. `Lingering` references it
-for a while after it was asked for.
+is referenced; the following task checks this every `GROUP_LOOK_SECONDS`. `KeptGroups` references
+it for a while after it was asked for.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.routes import passed_over
 from runtime.environment import Environment, first, raise_as_it_is
 from runtime.error_to_raise import ErrorToRaise
-from runtime.groups.lingering import Lingering
+from runtime.groups.followed_groups import Followed, KeptGroups
 from runtime.groups.memberships import (
     GroupMembership,
     GroupRecord,
-    GroupView,
     GroupWrite,
     LocalMemberships,
     from_plain,
@@ -95,30 +94,6 @@ MOST_AT_ONCE = 100
 """How many calls of one `call_all` may be under way at once."""
 
 
-class Followed:
-    """A group that this node follows: its view, and events of its changes."""
-
-    def __init__(self, name: str, own: int) -> None:
-        self.name = name
-        self.scope = trio.CancelScope()
-        """Of the task that follows it."""
-        self.view = GroupView(own)
-        self.ready = trio.Event()
-        """Set when the view has been complete once."""
-        self.problem: StoreError | CallError | None = None
-        """Why the group cannot be followed at the moment."""
-        self._changed = trio.Event()
-
-    def notify(self) -> None:
-        """Wake the tasks that wait for a change."""
-        changed, self._changed = self._changed, trio.Event()
-        changed.set()
-
-    async def wait_changed(self) -> None:
-        """Wait for something that may have changed the members."""
-        await self._changed.wait()
-
-
 class Groups:
     """The groups of one node; implements `runtime.hosting.host.HostExtension`. `lease`: the node's;
     when it ends, the store drops the node's memberships.
@@ -144,7 +119,7 @@ class Groups:
         self._memberships = LocalMemberships(*endpoint.identity)
         self._dirty = trio.Event()
         self._followed: weakref.WeakValueDictionary[str, Followed] = weakref.WeakValueDictionary()
-        self._lingering = Lingering()
+        self._kept = KeptGroups()
 
     def of(self, cell: ActorCell) -> ActorGroupsAdapter:
         """Return the memberships of one actor, as it sees them."""
@@ -181,7 +156,7 @@ class Groups:
             self._nursery.start_soon(
                 self._follow, group, weakref.ref(followed), followed.scope, name=f"group {group}"
             )
-        self._lingering.keep(followed)
+        self._kept.keep(followed)
         return followed
 
     def members(self, followed: Followed) -> tuple[object, list[GroupMembership]]:
@@ -314,7 +289,7 @@ class Groups:
                 if now >= next_look:
                     next_look = now + GROUP_LOOK_SECONDS
                     if reference() is not None:  # Otherwise another one has the name, perhaps.
-                        self._lingering.release(group)
+                        self._kept.release(group)
                 # The group is not held any more.
                 if reference() is None:
                     return

@@ -16,8 +16,7 @@ from actors.identifiers import NodeId
 from actors.method import Address
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
-from runtime.groups.groups import Followed
-from runtime.groups.lingering import Lingering
+from runtime.groups.followed_groups import Followed, KeptGroups
 from runtime.groups.memberships import GroupMembership
 from runtime.hosting.cell import ActorCell
 from runtime.isolation.node_api import NodeApi
@@ -50,7 +49,7 @@ class GroupsClient:
         self._api = api
         self._nursery = nursery
         self._followed: weakref.WeakValueDictionary[str, Followed] = weakref.WeakValueDictionary()
-        self._lingering = Lingering()
+        self._kept = KeptGroups()
         self._seen: weakref.WeakKeyDictionary[Followed, tuple[int, list[GroupMembership]]] = (
             weakref.WeakKeyDictionary()
         )
@@ -67,7 +66,7 @@ class GroupsClient:
             self._nursery.start_soon(
                 self._follow, group, weakref.ref(followed), followed.scope, name=f"group {group}"
             )
-        self._lingering.keep(followed)
+        self._kept.keep(followed)
         return followed
 
     def members(self, followed: Followed) -> tuple[object, list[GroupMembership]]:
@@ -93,7 +92,7 @@ class GroupsClient:
                     del followed
                     await trio.sleep(FOLLOWED_GROUP_LOOK_SECONDS)
                     if reference() is not None:  # Otherwise another one has the name, perhaps.
-                        self._lingering.release(group)
+                        self._kept.release(group)
                 nursery.cancel_scope.cancel()
 
     async def _read(self, group: str, reference: weakref.ref[Followed]) -> None:

@@ -24,8 +24,8 @@ from actors.errors import (
 )
 from actors.identifiers import NodeId
 from runtime import open_node
+from runtime.groups.followed_groups import MOST_KEPT
 from runtime.groups.groups import GROUP_LOOK_SECONDS
-from runtime.groups.lingering import MOST_LINGERING
 from runtime.node import Node, internals_of
 from runtime.simulation import Simulation, simulate
 from runtime.simulation.runs import cluster_of
@@ -347,11 +347,11 @@ def test_a_group_that_is_asked_for_with_each_call_is_followed_once() -> None:
 async def ever_others(simulation: Simulation) -> None:
     node = simulation.node
     held = await node.group("held", Reader).ready()
-    for number in range(5 * MOST_LINGERING):
+    for number in range(5 * MOST_KEPT):
         await node.group(f"topic {number}", Reader).ready()
     # Those that are cancelled end when the event loop comes to them.
     await trio.sleep(0.1)
-    assert followers(node) == MOST_LINGERING + 1
+    assert followers(node) == MOST_KEPT + 1
     reader = await node.spawn(Reader, "held")
     await until_seen(held, [reader.name])
     await trio.sleep(3 * GROUP_LOOK_SECONDS)

@@ -15,7 +15,7 @@ from actors.errors import DirectoryUnavailableError, MailboxFullError
 from actors.identifiers import NodeId
 from actors.method import Address
 from runtime.environment import SystemEnvironment
-from runtime.groups.groups import Followed
+from runtime.groups.followed_groups import Followed
 from runtime.isolation.child_groups import GroupsClient
 from runtime.isolation.node_api import NodeApi
 from runtime.isolation.node_client import NodeClient
