@@ -51,8 +51,11 @@ async def find_actor(client: ClusterClient, name: str, *, or_node: bool = False)
         raise ActorNotFoundError(f"{text}: {search.child}{search.silence}", actor=name)
     if or_node:
         search.alike |= search.members.keys()
-    near = nearest(name, sorted(search.alike))
-    if name in search.members:
+    near = nearest(name, sorted(search.alike - {name}))
+    if name in search.alike and name not in search.members:
+        # Asked for names like this one, a node has given this one itself.
+        text = f"{text}, but one knew it a moment ago: it has ended or moves; ask again"
+    elif name in search.members:
         # Where a name of a node will do, it has been taken for one already.
         text = (
             f"{name!r} is a node, and no actor that answers has this name: "

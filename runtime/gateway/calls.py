@@ -186,7 +186,7 @@ class GatewayCalls:
                     return
                 yield item
         except CallError as error:
-            yield self._of_service(error, address)
+            yield self._of_service(error, call, address)
         finally:
             # Does not wait: it only notifies the producer.
             await items.aclose()  # noqa: ASYNC102, ASYNC120
@@ -347,9 +347,9 @@ class GatewayCalls:
             once = cast("BoundMethod[..., PlainOutcome]", service.call)
             return await once(target, call.body, left)
         except CallError as error:
-            return self._of_service(error, address)
+            return self._of_service(error, call, address)
 
-    def _of_service(self, error: CallError, address: Address) -> PlainOutcome:
+    def _of_service(self, error: CallError, call: HttpCall, address: Address) -> PlainOutcome:
         """Return the outcome of a call for which the service itself did not answer."""
         if isinstance(error, ActorNotFoundError | MethodNotFoundError):
             return described_error(
@@ -371,7 +371,11 @@ class GatewayCalls:
                     f"node {address.node} failed while it handled the call: {error}"
                 )
             )
-        return described_error(error)
+        # The client has called a method of the actor, and knows nothing of the service.
+        text = str(error)
+        for method in ("call_keyed", "call", "stream"):
+            text = text.replace(f"{PLAIN_SERVICE}.{method}", f"{call.name}.{call.method}")
+        return described_error(error, text.replace(PLAIN_SERVICE, call.name))
 
     def _service_stream(self, address: Address) -> BoundStream[..., object]:
         service = internals_of(self._node).endpoint.system_handle(

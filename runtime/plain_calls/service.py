@@ -492,10 +492,13 @@ def _check_seconds(seconds: float | None) -> None:
         )
 
 
-def described_error(error: CallError) -> PlainOutcome:
-    """Return the outcome of a call that has ended with an error of the runtime."""
+def described_error(error: CallError, text: str | None = None) -> PlainOutcome:
+    """Return the outcome of a call that has ended with an error of the runtime. `text`: another
+    one than the error's own.
+    """
     kind = error.kind if isinstance(error, _WrongKindError) else type(error).__name__
-    return PlainOutcome(outcome_of(error), error={"type": kind, "message": str(error)})
+    message = str(error) if text is None else text
+    return PlainOutcome(outcome_of(error), error={"type": kind, "message": message})
 
 
 def _raised(raised: Plain) -> PlainOutcome:

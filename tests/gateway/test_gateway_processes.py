@@ -68,6 +68,8 @@ async def test_calls_whose_node_is_killed_get_their_true_outcomes() -> None:
             for answer in answers.values():
                 # They ran: anything but "unknown" would be false.
                 assert (answer.status, answer.json["outcome"]) == (504, "unknown")
+                assert "@" not in answer.json["detail"], "clients call no service"
+            assert "counter.add_slowly" in answers["plain"].json["detail"]
             # A repeat of what was not saved does not run; what was saved is answered.
             again = await http.call("counter", "add_slowly", {"word": "b"}, Idempotency_Key="slow")
             assert again.status == 504
