@@ -8,6 +8,7 @@ as well: see `runtime.testing`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Final, Literal, cast, get_args
 
 import attrs
@@ -39,7 +40,7 @@ class Fault:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 class Faults:

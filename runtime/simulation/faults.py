@@ -11,6 +11,7 @@ import difflib
 import math
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from numbers import Real
 
 import attrs
 import trio
@@ -80,7 +81,7 @@ def check_seconds(what: str, seconds: object, least: float) -> None:
     `math.ulp(0.0)`, more than nothing. Raises ValueError for anything else: in the simulation it
     would end the whole cluster, or never end.
     """
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    number = isinstance(seconds, Real) and not isinstance(seconds, bool)
     if not number or not least <= seconds < math.inf:  # type: ignore[operator]
         bound = "above 0" if least > 0 else "from 0 on"
         raise ValueError(f"{what} is a finite number of seconds {bound}, not {short_repr(seconds)}")
@@ -88,14 +89,18 @@ def check_seconds(what: str, seconds: object, least: float) -> None:
 
 def check_sides(sides: Iterable[Iterable[str]]) -> list[list[str]]:
     """Return the sides of a partition, as names of nodes. Raises ValueError if there is nothing
-    between them that could be cut: a test would pass without the fault that it asks for.
+    between them that could be cut: a test would pass without the fault that it asks for. A side may
+    be empty, as of a random division.
     """
     named = []
     for side in sides:
         if isinstance(side, str) or not isinstance(side, Iterable):
             raise ValueError(f"a side is names of nodes in a list, not {short_repr(side)}")
         named.append(list(side))
-    if not any(set(one) - set(other) and set(other) - set(one) for one in named for other in named):
+    parted = any(
+        set(one) - set(other) and set(other) - set(one) for one in named for other in named
+    )
+    if len(named) < 2 or (all(named) and not parted):
         raise ValueError(
             f"this partition separates no nodes: {short_repr(named)}; name two sides, such as "
             "['node-1'], ['node-2', 'node-3'] (a node on two sides reaches both)"

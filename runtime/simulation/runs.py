@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from numbers import Integral
+from typing import ClassVar
 
 import attrs
 import trio
@@ -220,8 +221,7 @@ def simulate(
     `pytest.skip` raise, is raised itself, and a note has the seed. Raises ValueError for arguments
     that make no sense.
     """
-    chosen = checked_seeds(seeds)
-    for seed in chosen:
+    for seed in checked_seeds(seeds):
         report = run_scenario(scenario, seed, nodes=nodes, faults=faults)
         wrong = report.wrong
         if wrong:
@@ -234,20 +234,21 @@ def simulate(
             )
 
 
-def checked_seeds(seeds: object) -> Sequence[int]:
-    """Return the seeds. Raises ValueError if there are none: nothing would be tried, and nothing
-    fail.
+def checked_seeds(seeds: object) -> Iterator[int]:
+    """Return the seeds, of which there may be any number, one after the other. Raises ValueError
+    for what is no seed, and if there is none: nothing would be tried, and nothing fail.
     """
     if not isinstance(seeds, Iterable) or isinstance(seeds, str | bytes):
         raise ValueError(f"seeds are numbers, such as range(20) or [7], not {short_repr(seeds)}")
-    # A range stays one: it may be long.
-    chosen: Sequence[Any] = seeds if isinstance(seeds, range) else list(seeds)
-    if not chosen:
-        raise ValueError("seeds has none, so that nothing would be tried")
-    for seed in () if isinstance(chosen, range) else chosen:
-        if type(seed) is not int:
+    tried = False
+    for seed in seeds:
+        # Also the whole numbers of other libraries.
+        if not isinstance(seed, Integral):
             raise ValueError(f"a seed is a whole number, not {short_repr(seed)}")
-    return chosen
+        tried = True
+        yield int(seed)
+    if not tried:
+        raise ValueError("seeds has none, so that nothing would be tried")
 
 
 def _again(scenario: Scenario, seed: int, nodes: int) -> str:

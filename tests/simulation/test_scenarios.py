@@ -4,6 +4,7 @@ seen again.
 
 from __future__ import annotations
 
+import itertools
 import math
 import subprocess
 import sys
@@ -109,12 +110,12 @@ def test_a_scenario_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="did you mean 'crash'"):
         simulate(calls, faults=["crsh"])
-    for nodes in (0, "3", 1.5, True):
+    for nodes in (0, "3", 1.5):
         with pytest.raises(ValueError, match="one node at least"):
             simulate(calls, nodes=nodes)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="nothing would be tried"):
         simulate(calls, seeds=range(0))
-    for seeds in (5, "5", ["a"], [True]):
+    for seeds in (5, "5", ["a"], [1.5]):
         with pytest.raises(ValueError, match=r"seeds are numbers|a seed is a whole number"):
             simulate(calls, seeds=seeds)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"such as \['crash'\]"):
@@ -128,6 +129,14 @@ def test_what_makes_no_sense_is_refused() -> None:
         match="there is no node 'node-9' in this simulation; there are: node-1, node-2",
     ):
         simulate(lost, seeds=[0], faults=(), nodes=2)
+
+
+def test_seeds_may_go_on_without_end_until_one_fails() -> None:
+    async def fails_late(simulation: Simulation) -> None:
+        assert simulation.seed < 2, "two is wrong"
+
+    with pytest.raises(SimulationError, match="seed 2 fails"):
+        simulate(fails_late, seeds=itertools.count(), faults=())
 
 
 @pytest.mark.parametrize("fault", ["kill", "pause", "block"])
@@ -144,11 +153,13 @@ def test_faults_that_make_no_sense_are_refused_and_end_no_node() -> None:
         for seconds in (-1.0, math.nan, math.inf, "1", True):
             with pytest.raises(ValueError, match="restart_after is a finite number of seconds"):
                 simulation.kill("node-1", seconds)  # type: ignore[arg-type]
-        for sides in ([], [["node-1"]], [["node-1"], ["node-1"]], [["node-1"], []]):
+        for sides in ([], [["node-1"]], [["node-1"], ["node-1"]]):
             with pytest.raises(ValueError, match="separates no nodes"):
                 simulation.partition(*sides)
         with pytest.raises(ValueError, match="names of nodes in a list"):
             simulation.partition("node-1", "node-2")
+        # As of a random division.
+        simulation.partition(["node-1"], [])()
         # One that is on both sides reaches both.
         simulation.partition(["node-1", "node-2"], ["node-2", "node-3"])()
         await calls(simulation)
