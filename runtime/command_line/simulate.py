@@ -15,6 +15,7 @@ from pathlib import Path
 import attrs
 import click
 
+from runtime.command_line.interrupts import leave_at_interrupts, raise_interrupts
 from runtime.command_line.system_errors import written_to
 from runtime.command_line.units import Number, PathName
 from runtime.printable import many
@@ -140,17 +141,48 @@ def simulate(
         rounds=rounds,
         nodes_of_host=nodes_per_host or 1,
     )
-    if seeds is None:
-        report = run(seed)
-        if html is not None:
-            with written_to(html):
-                html.write_text(page(report), encoding="utf-8")
-        _show(report, as_json=as_json, verbose=verbose)
-        raise SystemExit(0 if report.holds else 1)
-    wrong = 0
-    progress = verbose or sys.stderr.isatty()
-    reports = _side_by_side(range(seed, seed + seeds), jobs or os.cpu_count() or 1, run)
+    # Nothing is open that must be closed, and the processes of `--seeds` end with this one. A
+    # KeyboardInterrupt would come out of any task of a simulated node, which then is restarted.
+    leave_at_interrupts()
+    try:
+        if seeds is None:
+            holds = _run_seed(run, seed, html, as_json=as_json, verbose=verbose)
+        else:
+            scenario = _scenario(rounds, nodes_per_host, minutes)
+            holds = _run_seeds(
+                _side_by_side(range(seed, seed + seeds), jobs or os.cpu_count() or 1, run),
+                lambda report: _show_wrong(report, nodes, scenario, faults),
+                as_json=as_json,
+                progress=verbose or sys.stderr.isatty(),
+            )
+    finally:
+        raise_interrupts()
+    raise SystemExit(0 if holds else 1)
+
+
+def _run_seed(
+    run: Callable[[int], Report], seed: int, html: Path | None, *, as_json: bool, verbose: bool
+) -> bool:
+    """Run one seed, and show all of it. True if no promise was broken."""
+    report = run(seed)
+    if html is not None:
+        with written_to(html):
+            html.write_text(page(report), encoding="utf-8")
+    _show(report, as_json=as_json, verbose=verbose)
+    return report.holds
+
+
+def _run_seeds(
+    reports: Iterable[Report],
+    show_wrong: Callable[[Report], None],
+    *,
+    as_json: bool,
+    progress: bool,
+) -> bool:
+    """Show what many seeds have broken. True if no promise was broken."""
+    count = wrong = 0
     for report in reports:
+        count += 1
         if progress:
             click.echo(_line_of_seed(report), err=True)
         if as_json:
@@ -158,10 +190,10 @@ def simulate(
         if not report.holds:
             wrong += 1
             if not as_json:
-                _show_wrong(report, nodes, _scenario(rounds, nodes_per_host, minutes), faults)
+                show_wrong(report)
     if not as_json:
-        click.echo(f"{seeds} seeds, {wrong} of them broke a promise")
-    raise SystemExit(1 if wrong else 0)
+        click.echo(f"{count} seeds, {wrong} of them broke a promise")
+    return not wrong
 
 
 def _kinds(text: str | None) -> list[str] | None:

@@ -399,6 +399,9 @@ class _SimulationRun:
         try:
             await cluster.run(lambda: self._body(cluster, work, injector))
         except BaseExceptionGroup as group:
+            if is_interrupt(group):
+                # Ctrl-C breaks no promise.
+                raise
             self._say(
                 "no error but expected ones", [f"{error!r}" for error in group.exceptions], ""
             )

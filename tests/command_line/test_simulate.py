@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from runtime.command_line.main import main
+from runtime.simulation.workload import Workload
 from tests.simulation.planted import with_bug
 
 
@@ -82,3 +87,36 @@ def test_wrong_input_is_one_line_and_no_traceback(arguments: list[str], said: st
     assert code == 2
     assert said in printed
     assert "Traceback" not in printed
+
+
+def test_ctrl_c_ends_many_seeds_at_once() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "understudy", "simulate", "--seeds", "1000", "--verbose"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("seed ")
+            process.send_signal(signal.SIGINT)
+            printed, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, printed) == (130, "")
+    assert "Traceback" not in errors
+
+
+def test_ctrl_c_in_a_simulated_node_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception would be one of that node, which is started again, and the run would go on."""
+    before, ended = signal.getsignal(signal.SIGINT), list[int]()
+
+    async def interrupted(self: Workload) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("runtime.command_line.interrupts.leave", lambda: ended.append(130))
+    monkeypatch.setattr(Workload, "watch_queues", interrupted)
+    code, printed = invoke("--minutes", "0.01")
+    assert (ended, code) == ([130], 0), printed
+    assert signal.getsignal(signal.SIGINT) is before

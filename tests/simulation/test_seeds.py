@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from runtime.simulation import simulate_once
+from runtime.simulation.workload import Workload
 from tests.waiting import until
 
 SEEDS = 500
@@ -115,3 +118,13 @@ def is_alive(pid: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_ctrl_c_ends_a_run_and_breaks_no_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def interrupted(self: Workload) -> None:
+        await trio.sleep(0.1)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Workload, "watch_queues", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        simulate_once(1, seconds=1.0)
