@@ -725,7 +725,9 @@ class ActorHost:
         class_path = class_of(address)
         self.counts.starting.add(class_path)
         within = STARTING.set(cell)
+        # A start may run in the task of another, whose `on_start` asks for it.
         task = trio.lowlevel.current_task()
+        around = self.workers.starting.get(task)
         self.workers.starting[task] = cell
         try:
             try:
@@ -753,7 +755,10 @@ class ActorHost:
         finally:
             self.counts.starting.add(class_path, count=-1)
             STARTING.reset(within)
-            del self.workers.starting[task]
+            if around is None:
+                del self.workers.starting[task]
+            else:
+                self.workers.starting[task] = around
         # The actor was stopped, or one of its own tasks raised, while `on_start` ran.
         if cell.ended is not None:
             with trio.CancelScope(shield=True):
