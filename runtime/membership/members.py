@@ -703,7 +703,7 @@ class FailureDetector:
     """Calls `ended(identity, reason)` for each incarnation of a node that is proven to have ended,
     and `client_ended(peer, reason)` for each client: the process that is no member's.
 
-    `tells`: revoke the leases of those nodes. Without it, members notice their ends themselves.
+    `revokes`: end the leases of those nodes in the store. Otherwise members do so themselves.
     """
 
     def __init__(
@@ -716,10 +716,10 @@ class FailureDetector:
         ended: Callable[[NodeId, str], None],
         client_ended: Callable[[Peer, str], None],
         *,
-        tells: bool,
+        revokes: bool,
     ) -> None:
         self._links = links
-        self._tells = tells
+        self._revokes = revokes
         self._client_ended = client_ended
         self._members = members
         self._environment = environment
@@ -754,7 +754,7 @@ class FailureDetector:
         self._ended(seen.member.node_id, f"its process {seen.record.pid} has ended")
         # A process that is no member has no right to it: its request would be refused, and that
         # would be a line of the audit log, though no operator has anything to look into.
-        if self._tells:
+        if self._revokes:
             # Another node has revoked it, or the store ended with that node. One without the right,
             # by its certificate or by an `authorize` of the application, leaves it to others.
             with suppress(StoreError, NotAllowedError):

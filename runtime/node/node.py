@@ -312,7 +312,7 @@ class Node(BaseNode):
             self._endpoint.peers.links,
             self._ended,
             self._forget_stranger,
-            tells=self._endpoint.is_member,
+            revokes=self._endpoint.is_member,
         )
         self._spawner = ActorSpawner(
             self._endpoint, self._names, self._members, environment, self._placement

@@ -6,6 +6,7 @@ import json
 from functools import partial
 
 import pytest
+import trio
 
 from actors import ChildSpec, Supervisor
 from actors.errors import ActorNotFoundError
@@ -38,6 +39,22 @@ async def test_a_child_that_does_not_run_is_said_to_be_what_its_supervisor_knows
             for find in (partial(find_actor, client), client.lookup):
                 with pytest.raises(ActorNotFoundError, match="did you mean 'shop/clerk'"):
                     await find("clerk")
+
+
+async def test_one_that_has_just_ended_is_not_offered_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def names_alike(_client: object, name: str) -> set[str]:
+        await trio.lowlevel.checkpoint()
+        return {name, "clerks"}
+
+    monkeypatch.setattr("runtime.command_line.actor_places.names_alike", names_alike)
+    async with open_node("one", secret=SECRET) as node:
+        access = ClusterAccess(node.cluster, SECRET.encode(), SystemEnvironment(), SocketNetwork())
+        async with open_client(node.address, access, rights="observer") as client:
+            with pytest.raises(ActorNotFoundError, match="ended or moves; ask again") as raised:
+                await find_actor(client, "clerk")
+    assert "did you mean" not in str(raised.value)
 
 
 ENDS: list[dict[str, object]] = [
