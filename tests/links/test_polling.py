@@ -482,14 +482,17 @@ async def stopped(server: Server, count: int) -> None:
 
 
 async def test_a_cancelled_call_that_polls_is_withdrawn(endless: Scene) -> None:
-    for count in range(1, 6):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(endless.server.wait)
-            await turns(40)
-            assert endless.link.socket is not None
-            assert endless.link.socket._relieved
-            nursery.cancel_scope.cancel()
-        with trio.fail_after(10):
+    polled = count = 0
+    with trio.fail_after(60):
+        # A machine that pauses this process ends the spin, and then the call does not poll.
+        while polled < 5:
+            count += 1
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(endless.server.wait)
+                await turns(40)
+                assert endless.link.socket is not None
+                polled += endless.link.socket._relieved
+                nursery.cancel_scope.cancel()
             await stopped(endless.server, count)
 
 
